@@ -1,0 +1,3 @@
+from cellstore.cli import main
+
+main()

@@ -1,0 +1,144 @@
+"""The composition root: makes the parts of a node, joins them, runs them and takes them down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+
+from cellstore import __version__
+from cellstore.api import Api
+from cellstore.auth import Tokens, tokens_from
+from cellstore.clock import Clock, SystemClock, fresh_node_id
+from cellstore.database import ThreadedDatabase
+from cellstore.directory import DataDirectory
+from cellstore.memory import MemoryBudget
+from cellstore.node import Node
+from cellstore.registry import Registry
+from cellstore.server import Server, bind
+from cellstore.settings import MIB, Settings
+
+log = structlog.get_logger("cellstore.app")
+
+# How long a request waits for memory before it is told to come again; clients give it 30 s.
+_MEMORY_WAIT = 20.0
+
+
+async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Run a node until SIGTERM or SIGINT. `announce` is called with its URL once it serves.
+
+    Raises StartRefused when a setting, the data directory or the address is at fault.
+    """
+    tokens = tokens_from(settings.token, settings.token_file)
+    directory = DataDirectory(settings.data_dir)
+    directory.acquire()
+    try:
+        node_id = settings.node_id or directory.node_id(fresh_node_id())
+        listener = bind(settings)
+        try:
+            async with _parts(settings, directory, node_id, tokens) as (node, api):
+                server = Server(api, settings)
+                loop = asyncio.get_running_loop()
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    loop.add_signal_handler(number, _stop, server, api, number)
+                address = _url(listener.getsockname())
+                api.ready = True
+                log.info(
+                    "node started",
+                    node=node_id,
+                    version=__version__,
+                    address=address,
+                    data_dir=str(settings.data_dir),
+                    runs=len(node.runs()),
+                    max_open_cells=settings.max_open_cells,
+                )
+                announce(address)
+                async with _housekeeping(settings, node, server, tokens):
+                    await server.serve(sockets=[listener])
+        finally:
+            listener.close()
+    finally:
+        directory.release()
+    log.info("node stopped", node=node_id)
+
+
+@contextlib.asynccontextmanager
+async def _parts(
+    settings: Settings, directory: DataDirectory, node_id: str, tokens: Tokens
+) -> AsyncIterator[tuple[Node, Api]]:
+    registry = await Registry.open(directory, ThreadedDatabase.open)
+    node = Node(
+        directory,
+        ThreadedDatabase.open,
+        asyncio.to_thread,
+        SystemClock(),
+        idle_secs=settings.idle_secs,
+        max_open_cells=settings.max_open_cells,
+    )
+    try:
+        await node.start()
+        api = Api(
+            node,
+            registry,
+            tokens,
+            MemoryBudget(settings.max_memory_mib * MIB, _MEMORY_WAIT),
+            max_body=settings.max_body_mib * MIB,
+            node_id=node_id,
+            version=__version__,
+        )
+        yield node, api
+    finally:
+        await node.close()
+        await registry.close()
+
+
+@contextlib.asynccontextmanager
+async def _housekeeping(
+    settings: Settings, node: Node, server: Server, tokens: Tokens
+) -> AsyncIterator[None]:
+    clock = SystemClock()
+    interval = min(1.0, settings.idle_secs / 4, settings.client_timeout_secs / 4)
+    tasks = [
+        asyncio.create_task(_every(interval, clock, server.sweep)),
+        asyncio.create_task(_every(interval, clock, lambda _: tokens.refresh())),
+        asyncio.create_task(_hibernate(interval, node)),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _every(interval: float, clock: Clock, work: Callable[[float], None]) -> None:
+    before = clock.monotonic()
+    while True:
+        await asyncio.sleep(interval)
+        now = clock.monotonic()
+        try:
+            work(now - before)
+        except Exception:
+            # One bad round must not end all later ones.
+            log.exception("housekeeping failed")
+        before = now
+
+
+async def _hibernate(interval: float, node: Node) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        await node.hibernate_idle()
+
+
+def _stop(server: Server, api: Api, number: signal.Signals) -> None:
+    log.info("node stopping", signal=number.name)
+    api.ready = False
+    server.should_exit = True
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,86 @@
+"""The command line: `cellstore serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from cellstore import __version__, logs, settings
+from cellstore.app import serve as run_node
+from cellstore.errors import StartRefused
+from cellstore.settings import Settings
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="A self-hosted server that keeps the durable state of agent runs.",
+)
+
+
+def _option(name: str) -> Any:
+    """The command-line option of a setting; its help is the setting's description."""
+    field = Settings.model_fields[name]
+    return typer.Option(
+        settings.flag(name), help=field.description, envvar=f"CELLSTORE_{name.upper()}"
+    )
+
+
+def _default(name: str) -> Any:
+    return Settings.model_fields[name].default
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"cellstore {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    listen: Annotated[str, _option("listen")] = _default("listen"),
+    data_dir: Annotated[Path, _option("data_dir")] = _default("data_dir"),
+    node_id: Annotated[str | None, _option("node_id")] = None,
+    idle_secs: Annotated[float, _option("idle_secs")] = _default("idle_secs"),
+    max_open_cells: Annotated[int | None, _option("max_open_cells")] = None,
+    token_file: Annotated[Path | None, _option("token_file")] = None,
+    insecure_no_auth: Annotated[bool, _option("insecure_no_auth")] = _default("insecure_no_auth"),
+    max_body_mib: Annotated[int, _option("max_body_mib")] = _default("max_body_mib"),
+    max_memory_mib: Annotated[int, _option("max_memory_mib")] = _default("max_memory_mib"),
+    client_timeout_secs: Annotated[float, _option("client_timeout_secs")] = _default("client_timeout_secs"),
+    keep_alive_secs: Annotated[int, _option("keep_alive_secs")] = _default("keep_alive_secs"),
+    drain_secs: Annotated[int, _option("drain_secs")] = _default("drain_secs"),
+    log_format: Annotated[str, _option("log_format")] = _default("log_format"),
+) -> None:
+    """Run a node until SIGTERM or SIGINT.
+
+    The bearer token that clients must send comes from the environment variable
+    CHIDORI_RUN_STORE_TOKEN, or from the file that --token-file names.
+    """
+    given = dict(locals())
+    settings.raise_file_limit()
+    try:
+        chosen = settings.load(token=os.environ.get("CHIDORI_RUN_STORE_TOKEN"), **given)
+        logs.configure(chosen.log_format)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_node(chosen, _announce))
+    except StartRefused as reason:
+        typer.echo(f"cellstore: {reason}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _announce(url: str) -> None:
+    print(f'Point the agent at it:  export CHIDORI_RUN_STORE="{url}"', flush=True)
+
+
+def main() -> None:
+    sys.setswitchinterval(0.001)
+    app()

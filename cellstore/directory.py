@@ -1,0 +1,211 @@
+"""The node's data directory: its lock, its identity, and where each cell's copy lies.
+
+    lock                          held while a node runs; a second one exits
+    format                        the number of this layout
+    node-id                       the node's name, made once
+    registry/cell.db              the registry's database
+    cells/<2 hex>/<cell>.<term>/  one local copy of one cell: cell.db with its -wal and -shm
+    staging/                      copies being made; emptied at start
+
+A copy is written in `staging/` and becomes a cell by one rename, so a directory under `cells/`
+always holds at least one accepted write. Every method blocks and may raise OSError; a full disk
+is raised as DiskFull.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cellstore.errors import DiskFull, StartRefused
+from cellstore.names import is_component
+
+FORMAT = 1
+DATABASE = "cell.db"
+FIRST_TERM = 1
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PROBE = 64 * 1024
+
+
+class DataDirectory:
+    """One data directory, locked by this process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._cells = root / "cells"
+        self._staging = root / "staging"
+        self._staged = 0
+        self._lock: int | None = None
+
+    def acquire(self) -> None:
+        """Make the directory if need be, lock it and check its format. Raises StartRefused."""
+        try:
+            _make_durable(self.root)
+            self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as fault:
+            raise StartRefused(
+                f"--data-dir {self.root}: {fault.strerror}; choose a directory this user may write"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise StartRefused(
+                f"--data-dir {self.root} is in use by another node; "
+                "stop that one, or give this one a directory of its own"
+            ) from None
+        self._check_format()
+        shutil.rmtree(self._staging, ignore_errors=True)
+        self._staging.mkdir(mode=0o700)
+        self._cells.mkdir(mode=0o700, exist_ok=True)
+        _sync(self.root)
+
+    def release(self) -> None:
+        """Give up the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def node_id(self, fresh: str) -> str:
+        """The node's name: `fresh` at the first start, and from then on what was kept."""
+        path = self.root / "node-id"
+        try:
+            name = path.read_bytes().strip()
+        except FileNotFoundError:
+            name = fresh.encode()
+            self._write(path, name)
+        if not is_component(name):
+            raise StartRefused(f"{path} holds no node id; mend it or give --node-id")
+        return name.decode("ascii")
+
+    def copies(self) -> Iterator[tuple[str, int]]:
+        """Each cell here with the term of its copy, read from names alone."""
+        for folder in os.scandir(self._cells):
+            for entry in os.scandir(folder.path):
+                name, _, term = entry.name.rpartition(".")
+                if not (is_component(os.fsencode(name)) and term.isascii() and term.isdigit()):
+                    raise StartRefused(f"{entry.path} is not a cell; move it out of the way")
+                yield name, int(term)
+
+    def copy(self, name: str, term: int) -> Path:
+        """The directory of one copy of a cell."""
+        return self._folder(name) / f"{name}.{term}"
+
+    def stage(self) -> Path:
+        """Make an empty directory for a copy to be, with an empty database file in it."""
+        self._staged += 1
+        staging = self._staging / str(self._staged)
+        with full_disk(f"making {staging}"):
+            staging.mkdir(mode=0o700)
+            (staging / DATABASE).touch(mode=0o600)
+        return staging
+
+    def discard(self, staging: Path) -> None:
+        """Throw away what `stage` made."""
+        shutil.rmtree(staging)
+
+    def publish(self, staging: Path, name: str, term: int) -> None:
+        """Turn a staged, closed copy into the cell's copy of that term, durably."""
+        folder = self._folder(name)
+        with full_disk(f"making a directory for cell `{name}`"):
+            if not folder.exists():
+                folder.mkdir(mode=0o700)
+                _sync(self._cells)
+            _sync(staging)
+            copy = self.copy(name, term)
+            staging.rename(copy)
+            try:
+                _sync(folder)
+            except OSError:
+                copy.rename(staging)
+                raise
+
+    def registry(self) -> Path:
+        """The registry's database file; an empty one is made where there is none."""
+        path = self.root / "registry" / DATABASE
+        if not path.exists():
+            with full_disk("making the registry"):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                path.touch(mode=0o600)
+                _sync(path.parent)
+                _sync(self.root)
+        return path
+
+    def is_full(self) -> bool:
+        """Whether the disk has no room, found out by writing: quotas do not show otherwise."""
+        probe = self._staging / "probe"
+        try:
+            with full_disk("probing"):
+                self._write(probe, bytes(_PROBE))
+        except DiskFull:
+            return True
+        finally:
+            probe.unlink(missing_ok=True)
+        return False
+
+    def _folder(self, name: str) -> Path:
+        return self._cells / hashlib.sha256(name.encode()).hexdigest()[:2]
+
+    def _check_format(self) -> None:
+        if (self.root / "index.sqlite3").exists():
+            raise StartRefused(
+                f"--data-dir {self.root} belongs to `chidori cell-store`, whose layout differs; "
+                "give this node a directory of its own"
+            )
+        path = self.root / "format"
+        if not path.exists():
+            self._write(path, b"%d\n" % FORMAT)
+        written = path.read_bytes().strip()
+        if written != b"%d" % FORMAT:
+            raise StartRefused(
+                f"--data-dir {self.root} has format {written.decode('utf-8', 'replace')!r} and "
+                f"this version knows {FORMAT}; run the version that wrote it, or a later one"
+            )
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Write a small file whole: a crash leaves the old one or the new one."""
+        draft = path.with_name(path.name + ".draft")
+        try:
+            with open(draft, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.rename(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync(path.parent)
+
+
+@contextmanager
+def full_disk(action: str) -> Iterator[None]:
+    """Raise DiskFull for the system's ways of saying that there is no room."""
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno in _FULL:
+            raise DiskFull(f"the disk is full ({action}); make room and send it again") from None
+        raise
+
+
+def _make_durable(directory: Path) -> None:
+    """Make a directory and its missing parents, each durable in the one above it."""
+    if not directory.exists():
+        _make_durable(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        _sync(directory.parent)
+
+
+def _sync(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

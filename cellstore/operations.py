@@ -1,0 +1,225 @@
+"""What a request may do to one cell: pure, synchronous, on an open SQLite connection.
+
+An operation is handed the connection and the revision to write its rows with, and returns its
+outcome. It never commits: `transactions.py` decides that. `absent` is its outcome where the cell
+does not exist; CREATES stands for operations that bring the cell into being instead.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+from cellstore.conditions import Condition, digest
+from cellstore.records import Record
+
+CREATES: Final = object()
+
+# Rows of a long journal are handed on joined, so that sending them costs a few large writes.
+_CHUNK = 256 * 1024
+
+
+class Operation(Protocol):
+    """One request of one cell. `statements` tells whether it writes in none, one or several."""
+
+    statements: ClassVar[int]
+
+    @property
+    def absent(self) -> Any: ...
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Oversize:
+    """The outcome of a read that found more bytes than it was allowed to bring into memory.
+
+    `size` is a limit with which it would have been served.
+    """
+
+    size: int
+
+
+class Blob(NamedTuple):
+    """A blob's bytes and its entity tag, the lowercase hex SHA-256 of them."""
+
+    data: bytes
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append a record, or replace the one with its `seq` where it stands. Outcome: None."""
+
+    record: Record
+    statements: ClassVar[int] = 1
+    absent: ClassVar[object] = CREATES
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> None:
+        # A null `pos` is given the next position. The same text again changes nothing.
+        connection.execute(
+            "INSERT INTO records (seq, rev, data) VALUES (?, ?, CAST(? AS TEXT)) "
+            "ON CONFLICT (seq) DO UPDATE SET rev = excluded.rev, data = excluded.data "
+            "WHERE data IS NOT excluded.data",
+            (self.record.seq, revision, self.record.text),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Replace the whole journal; positions count from 0. Outcome: None."""
+
+    records: Sequence[Record]
+    statements: ClassVar[int] = 2
+    absent: ClassVar[object] = CREATES
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> None:
+        connection.execute("DELETE FROM records")
+        connection.execute(
+            "INSERT OR REPLACE INTO marks (name, rev) VALUES ('records', ?)", (revision,)
+        )
+        connection.executemany(
+            "INSERT INTO records (pos, seq, rev, data) VALUES (?, ?, ?, CAST(? AS TEXT))",
+            ((pos, seq, revision, text) for pos, (seq, text) in enumerate(self.records)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecords:
+    """Read the journal in order. Outcome: its JSON text in chunks, None when it is empty."""
+
+    limit: int
+    statements: ClassVar[int] = 0
+    absent: ClassVar[None] = None
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> list[bytes] | Oversize | None:
+        size = 2
+        chunks: list[bytes] = []
+        row: list[bytes] = []
+        row_size = 0
+        for (text,) in connection.execute("SELECT data FROM records ORDER BY pos"):
+            row.append(text)
+            row_size += len(text) + 1
+            if row_size >= _CHUNK:
+                size += row_size
+                if size > self.limit:
+                    return Oversize(_file_size(connection))
+                chunks.append(_joined(row, first=not chunks))
+                row, row_size = [], 0
+        if size + row_size > self.limit:
+            return Oversize(_file_size(connection))
+        if row:
+            chunks.append(_joined(row, first=not chunks))
+        if not chunks:
+            return None
+        chunks.append(b"]")
+        return chunks
+
+
+@dataclass(frozen=True, slots=True)
+class ListBlobs:
+    """Read the blob keys. Outcome: the keys, sorted by their UTF-8 bytes."""
+
+    statements: ClassVar[int] = 0
+    absent: ClassVar[tuple[str, ...]] = ()
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> list[str]:
+        rows = connection.execute("SELECT key FROM blobs ORDER BY key")
+        return [key.decode("utf-8") for (key,) in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlobs:
+    """Read every blob's bytes, sorted by key. Outcome: the list of them."""
+
+    statements: ClassVar[int] = 0
+    absent: ClassVar[tuple[bytes, ...]] = ()
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> list[bytes]:
+        return [data for (data,) in connection.execute("SELECT data FROM blobs ORDER BY key")]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlob:
+    """Read one blob. Outcome: the blob, None when it is absent."""
+
+    key: str
+    limit: int
+    statements: ClassVar[int] = 0
+    absent: ClassVar[None] = None
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> Blob | Oversize | None:
+        size = connection.execute(
+            "SELECT length(data) FROM blobs WHERE key = ?", (self.key,)
+        ).fetchone()
+        if size is None:
+            return None
+        if size[0] > self.limit:
+            return Oversize(size[0])
+        data = _blob(connection, self.key)
+        return None if data is None else Blob(data, digest(data))
+
+
+@dataclass(frozen=True, slots=True)
+class PutBlob:
+    """Write one blob. Outcome: whether the condition held, and so whether it was written."""
+
+    key: str
+    data: bytes
+    condition: Condition | None = None
+    statements: ClassVar[int] = 1
+
+    @property
+    def absent(self) -> Any:
+        return CREATES if self.condition is None or self.condition.holds(None) else False
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> bool:
+        if self.condition is not None and not self.condition.holds(_blob(connection, self.key)):
+            return False
+        connection.execute(
+            "INSERT INTO blobs (key, rev, data) VALUES (?, ?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET rev = excluded.rev, data = excluded.data "
+            "WHERE data IS NOT excluded.data",
+            (self.key, revision, self.data),
+        )
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBlob:
+    """Delete one blob and leave its tombstone. Outcome: whether the condition held."""
+
+    key: str
+    condition: Condition | None = None
+    statements: ClassVar[int] = 2
+
+    @property
+    def absent(self) -> bool:
+        return self.condition is None or self.condition.holds(None)
+
+    def apply(self, connection: sqlite3.Connection, revision: int) -> bool:
+        if self.condition is not None and not self.condition.holds(_blob(connection, self.key)):
+            return False
+        if connection.execute("DELETE FROM blobs WHERE key = ?", (self.key,)).rowcount:
+            connection.execute(
+                "INSERT OR REPLACE INTO tombstones (key, rev) VALUES (?, ?)", (self.key, revision)
+            )
+        return True
+
+
+def _file_size(connection: sqlite3.Connection) -> int:
+    pages, page_size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+    )
+    return int(pages * page_size)
+
+
+def _joined(texts: list[bytes], *, first: bool) -> bytes:
+    return (b"[" if first else b",") + b",".join(texts)
+
+
+def _blob(connection: sqlite3.Connection, key: str) -> bytes | None:
+    row = connection.execute("SELECT data FROM blobs WHERE key = ?", (key,)).fetchone()
+    return None if row is None else row[0]

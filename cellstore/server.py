@@ -1,0 +1,66 @@
+"""uvicorn, serving the API on a socket until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from cellstore.connection import Connection, connections
+from cellstore.errors import StartRefused
+from cellstore.settings import Settings
+
+_BACKLOG = 1024
+
+
+def bind(settings: Settings) -> socket.socket:
+    """Listen on the address of the settings. Raises StartRefused."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as fault:
+        raise StartRefused(f"--listen {settings.listen}: {fault.strerror}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as fault:
+        listener.close()
+        raise StartRefused(f"--listen {settings.listen}: {fault.strerror}") from None
+    return listener
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server; signals are left to the one who runs it."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        protocol = type("NodeConnection", (Connection,), {"patience": settings.client_timeout_secs})
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol,
+                ws="none",
+                loop="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=settings.keep_alive_secs,
+                timeout_graceful_shutdown=settings.drain_secs,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def sweep(self, seconds: float) -> None:
+        """Cut off clients that are too slow; `seconds` have passed since the last sweep."""
+        for connection in connections(self.server_state):
+            connection.sweep(seconds)

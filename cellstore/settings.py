@@ -1,0 +1,178 @@
+"""Every setting of a node, in one frozen model. `docs/settings.md` describes the same."""
+
+from __future__ import annotations
+
+import ipaddress
+import resource
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from cellstore.errors import StartRefused
+from cellstore.names import is_component
+
+MIB = 1024 * 1024
+
+# Descriptors that an open cell takes: database, log, index.
+_CELL_DESCRIPTORS = 3
+_DEFAULT_OPEN_CELLS = 2000
+
+
+class Settings(BaseModel):
+    """What a node is told at its start; nothing in it changes afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: Annotated[str, Field(description="Address to listen on, HOST:PORT.")] = "127.0.0.1:9700"
+    data_dir: Annotated[
+        Path, Field(description="Directory for the cells and the node's identity.")
+    ] = Path(".chidori/cellstore")
+    node_id: Annotated[
+        str | None,
+        Field(description="Name of this node; by default made once and kept in the data directory."),
+    ] = None
+    idle_secs: Annotated[
+        float, Field(gt=0, description="Close cells that nobody used for this many seconds.")
+    ] = 300.0
+    max_open_cells: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="Cells open at once, least recently used closed first; "
+            "by default what the limit on open files allows, at most 2000.",
+        ),
+    ] = _DEFAULT_OPEN_CELLS
+    token: Annotated[
+        str | None,
+        Field(repr=False, description="Bearer token that requests must carry; only from the environment."),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        Field(description="File of valid bearer tokens, one a line, read again when it changes."),
+    ] = None
+    insecure_no_auth: Annotated[
+        bool, Field(description="Allow listening beyond loopback without a token.")
+    ] = False
+    max_body_mib: Annotated[
+        int, Field(ge=1, le=900, description="Largest request body accepted, in MiB.")
+    ] = 256
+    max_memory_mib: Annotated[
+        int,
+        Field(
+            ge=16,
+            description="Memory that the bodies and answers of requests in flight may hold, in MiB; "
+            "further large ones wait.",
+        ),
+    ] = 1024
+    client_timeout_secs: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Seconds a client may keep the node waiting in one request, "
+            "plus one for every 64 KiB it moves.",
+        ),
+    ] = 30.0
+    keep_alive_secs: Annotated[
+        int, Field(ge=1, description="Seconds an idle connection is kept open.")
+    ] = 120
+    drain_secs: Annotated[
+        int, Field(gt=0, description="Seconds that requests in flight are given at a stop.")
+    ] = 20
+    log_format: Annotated[
+        Literal["auto", "text", "json"],
+        Field(description="How log lines look: text on a terminal and JSON elsewhere, or one of both."),
+    ] = "auto"
+
+    @field_validator("listen")
+    @classmethod
+    def _listen_is_an_address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise ValueError("it is not HOST:PORT, for example 127.0.0.1:9700 or [::1]:9700")
+        return value
+
+    @field_validator("node_id")
+    @classmethod
+    def _node_id_is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not is_component(value.encode("utf-8", "surrogateescape")):
+            raise ValueError("use 1 to 200 of A-Z a-z 0-9 . _ @ - and neither `.` nor `..`")
+        return value
+
+    @model_validator(mode="after")
+    def _outsiders_need_a_token(self) -> Settings:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError(
+                "CHIDORI_RUN_STORE_TOKEN and --token-file are both set; give the token in one place"
+            )
+        has_token = self.token is not None or self.token_file is not None
+        if not (has_token or self.insecure_no_auth or _is_loopback(self.host)):
+            raise ValueError(
+                f"--listen {self.listen} is open to other machines and no token is set; "
+                "set CHIDORI_RUN_STORE_TOKEN or --token-file, or give --insecure-no-auth"
+            )
+        return self
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+
+def load(**values: object) -> Settings:
+    """Make the settings from what was given (None: not given). Raises StartRefused saying which
+    one is wrong and why."""
+    given = {name: value for name, value in values.items() if value is not None}
+    affordable = _affordable_open_cells()
+    given.setdefault("max_open_cells", min(_DEFAULT_OPEN_CELLS, affordable))
+    try:
+        settings = Settings.model_validate(given)
+    except ValidationError as fault:
+        raise StartRefused("\n".join(_explain(error) for error in fault.errors())) from None
+
+
+    if settings.max_open_cells > affordable:
+        raise StartRefused(
+            f"--max-open-cells {settings.max_open_cells}: the limit on open files of this process "
+            f"allows {affordable}; raise it (ulimit -n) or lower the setting"
+        )
+    return settings
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a setting."""
+    return "CHIDORI_RUN_STORE_TOKEN" if name == "token" else f"--{name.replace('_', '-')}"
+
+
+def _explain(error: object) -> str:
+    assert isinstance(error, dict)
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:
+        return message
+    return f"{flag(str(error['loc'][0]))} {error['input']}: {message}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def raise_file_limit() -> None:
+    """Take as many descriptors as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _affordable_open_cells() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 10**6
+    # A quarter is kept for connections and everything else.
+    return max(1, soft * 3 // 4 // _CELL_DESCRIPTORS)
