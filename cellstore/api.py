@@ -229,9 +229,7 @@ class Api:
         await self._registry.put(names[0], text)
         return answers.OK
 
-    async def _read(
-        self, request: Request, run: str, operation: Callable[[int], Operation]
-    ) -> Any:
+    async def _read(self, request: Request, run: str, operation: Callable[[int], Operation]) -> Any:
         """Read something whose size is not known, taking memory for it before it is brought in."""
         limit = _SMALL_READ
         while True:

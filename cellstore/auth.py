@@ -110,7 +110,9 @@ def check_token(token: bytes, source: str) -> bytes:
     if not token:
         raise StartRefused(f"{source} is empty; set a token, or unset it to run without one")
     if any(byte <= 0x20 or byte >= 0x7F for byte in token):
-        raise StartRefused(f"{source} holds a character that is not visible ASCII; use another token")
+        raise StartRefused(
+            f"{source} holds a character that is not visible ASCII; use another token"
+        )
     return token
 
 

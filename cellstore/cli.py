@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +54,9 @@ def serve(
     insecure_no_auth: Annotated[bool, _option("insecure_no_auth")] = _default("insecure_no_auth"),
     max_body_mib: Annotated[int, _option("max_body_mib")] = _default("max_body_mib"),
     max_memory_mib: Annotated[int, _option("max_memory_mib")] = _default("max_memory_mib"),
-    client_timeout_secs: Annotated[float, _option("client_timeout_secs")] = _default("client_timeout_secs"),
+    client_timeout_secs: Annotated[float, _option("client_timeout_secs")] = _default(
+        "client_timeout_secs"
+    ),
     keep_alive_secs: Annotated[int, _option("keep_alive_secs")] = _default("keep_alive_secs"),
     drain_secs: Annotated[int, _option("drain_secs")] = _default("drain_secs"),
     log_format: Annotated[str, _option("log_format")] = _default("log_format"),
@@ -82,5 +83,4 @@ def _announce(url: str) -> None:
 
 
 def main() -> None:
-    sys.setswitchinterval(0.001)
     app()

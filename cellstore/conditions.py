@@ -57,9 +57,7 @@ def parse_condition(if_match: bytes | None, if_none_match: bytes | None) -> Cond
 
 
 def _strong_tags(value: bytes) -> frozenset[str]:
-    return frozenset(
-        tag.decode("latin-1") for weak, tag in _TAGS.findall(value) if not weak
-    )
+    return frozenset(tag.decode("latin-1") for weak, tag in _TAGS.findall(value) if not weak)
 
 
 def _all_tags(value: bytes) -> frozenset[str]:

@@ -11,7 +11,7 @@ import asyncio
 from typing import cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 MAX_HEAD = 64 * 1024
@@ -19,6 +19,38 @@ _SECONDS_PER_BYTE = 1 / (64 * 1024)
 
 _TOO_SLOW = b"the request came too slowly"
 _HEAD_TOO_LARGE = b"the head of the request is too large"
+
+
+class _Cork:
+    """Joins the head of an answer to the first piece of its body.
+
+    uvicorn writes them apart, and each write is a system call and a packet of its own.
+    """
+
+    __slots__ = ("_cycle", "_head", "_transport", "is_closing")
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
+        self._cycle: RequestResponseCycle | None = cycle
+        self._head: bytes | None = None
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._head is not None:
+            data, self._head = self._head + data, None
+        elif self._cycle is not None and self._cycle.response_started:
+            self._head, self._cycle = data, None
+            return
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        if self._head is not None:
+            self._transport.write(self._head)
+            self._head = None
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
 
 
 class Connection(HttpToolsProtocol):
@@ -53,6 +85,12 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        # The cycle has been made, but its task has not run yet.
+        self.cycle.transport = cast(asyncio.Transport, _Cork(self.transport, self.cycle))
+
+    def on_response_complete(self) -> None:
+        cast(_Cork, self.cycle.transport).flush()
+        super().on_response_complete()
 
     def resume_writing(self) -> None:
         # The client took a buffer's worth of its answer.

@@ -7,8 +7,10 @@ so that a simulation repeats exactly. One contract suite runs on both.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -22,8 +24,11 @@ Work = Callable[[sqlite3.Connection], T]
 class Database(Protocol):
     """One open SQLite database. Work is run in the order it was given, one piece at a time."""
 
-    async def run(self, work: Work[T]) -> T:
-        """Run `work` on the connection and return its result; what it raises is raised here."""
+    def run(self, work: Work[T]) -> asyncio.Future[T]:
+        """Run `work` on the connection. The future brings its result, or what it raised.
+
+        The work is done also if nobody waits for it any more.
+        """
 
     async def close(self) -> None:
         """Checkpoint and close. Raises sqlite3.Error; the database is unusable either way."""
@@ -32,11 +37,12 @@ class Database(Protocol):
 OpenDatabase = Callable[[Path], Awaitable[Database]]
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, *, durable: bool = True) -> sqlite3.Connection:
     """Open an existing SQLite file for reading and writing, as every part of the node does.
 
-    Raises sqlite3.Error. A missing file is an error: a new database is made as an empty file
-    first, so that a lost one is never mistaken for it.
+    With `durable` every commit is on the disk when it returns; without, the caller sees to that
+    before the file is used. Raises sqlite3.Error. A missing file is an error: a new database is
+    made as an empty file first, so that a lost one is never mistaken for it.
     """
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
@@ -47,9 +53,8 @@ def connect(path: Path) -> sqlite3.Connection:
     )
     try:
         connection.text_factory = bytes
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
         connection.execute("PRAGMA journal_mode = WAL")
-        # FULL: an acknowledged write is on the disk, also when the power goes.
-        connection.execute("PRAGMA synchronous = FULL")
         # A cell's pages are few and hot; many cells are open at once.
         connection.execute("PRAGMA cache_size = -1024")
     except BaseException:
@@ -71,14 +76,18 @@ def connect_immutable(path: Path) -> sqlite3.Connection:
 
 
 class _Connection(aiosqlite.Connection):
-    """aiosqlite's connection, with whole pieces of work instead of single statements.
+    """aiosqlite's connection, given whole pieces of work instead of single statements.
 
-    Each call into the thread costs 20 to 40 µs, so a request makes one.
+    Each call into the thread costs 20 to 40 µs, so a request makes one; and as a future needs no
+    task to wait for it, none is made.
     """
 
-    async def run(self, work: Work[T]) -> T:
-        result: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
-        return result
+    def run(self, work: Work[T]) -> asyncio.Future[T]:
+        if not self._running:
+            raise ValueError("the database is closed")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, partial(work, self._conn)))
+        return future
 
 
 class ThreadedDatabase:
@@ -86,12 +95,14 @@ class ThreadedDatabase:
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self.run = connection.run
 
     @classmethod
     async def open(cls, path: Path) -> ThreadedDatabase:
         """Open an existing file. Raises sqlite3.Error."""
         return cls(await _Connection(lambda: connect(path), iter_chunk_size=64))
+
+    def run(self, work: Work[T]) -> asyncio.Future[T]:
+        return self._connection.run(work)
 
     async def close(self) -> None:
         await self._connection.close()
@@ -108,8 +119,13 @@ class InlineDatabase:
         """Open an existing file. Raises sqlite3.Error."""
         return cls(connect(path))
 
-    async def run(self, work: Work[T]) -> T:
-        return work(self._connection)
+    def run(self, work: Work[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(work(self._connection))
+        except Exception as error:  # noqa: BLE001 - handed to the one who waits
+            future.set_exception(error)
+        return future
 
     async def close(self) -> None:
         self._connection.close()

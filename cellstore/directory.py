@@ -118,6 +118,7 @@ class DataDirectory:
             if not folder.exists():
                 folder.mkdir(mode=0o700)
                 _sync(self._cells)
+            _sync(staging / DATABASE)
             _sync(staging)
             copy = self.copy(name, term)
             staging.rename(copy)
@@ -202,9 +203,9 @@ def _make_durable(directory: Path) -> None:
         _sync(directory.parent)
 
 
-def _sync(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a directory, durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

@@ -22,11 +22,12 @@ import structlog
 from cellstore import schema
 from cellstore.cell import Cell
 from cellstore.clock import Clock
-from cellstore.database import OpenDatabase, connect_immutable
+from cellstore.database import OpenDatabase, connect, connect_immutable
 from cellstore.directory import DATABASE, FIRST_TERM, DataDirectory
 from cellstore.errors import CellBroken, DiskFull, Unavailable
 from cellstore.faults import translate
 from cellstore.operations import CREATES, Operation
+from cellstore.schema import Counters
 from cellstore.transactions import Failure, run_batch
 
 T = TypeVar("T")
@@ -177,16 +178,7 @@ class Node:
         """Make a cell together with its first write: neither is ever there without the other."""
         await self._take_room()
         try:
-            staging = await self._offload(self._directory.stage)
-            try:
-                outcome = await self._write_first(staging / DATABASE, operation)
-                await self._offload(self._directory.publish, staging, name, FIRST_TERM)
-            except BaseException:
-                await self._offload(self._directory.discard, staging)
-                raise
-        except sqlite3.Error as error:
-            fault = await self._offload(translate, error, name, self._directory.is_full)
-            raise fault from None
+            outcome = await self._offload(self._build, name, operation)
         finally:
             self._give_room()
         self._terms[name] = FIRST_TERM
@@ -194,17 +186,16 @@ class Node:
         log.info("cell created", cell=name, term=FIRST_TERM)
         return outcome
 
-    async def _write_first(self, path: Path, operation: Operation) -> Any:
-        database = await self._open_database(path)
+    def _build(self, name: str, operation: Operation) -> Any:
+        staging = self._directory.stage()
         try:
-            await database.run(schema.create)
-            _, (outcome,) = await database.run(
-                lambda connection: run_batch(connection, [operation], revision=0)
-            )
-        finally:
-            await database.close()
-        if isinstance(outcome, Failure):
-            raise outcome.error
+            outcome = _write_first(staging / DATABASE, operation)
+            self._directory.publish(staging, name, FIRST_TERM)
+        except BaseException as error:
+            self._directory.discard(staging)
+            if isinstance(error, Exception):
+                raise translate(error, name, self._directory.is_full) from None
+            raise
         return outcome
 
     async def _read_without_room(self, name: str, operation: Operation) -> tuple[Any]:
@@ -290,6 +281,19 @@ class Node:
             await asyncio.sleep(0)
 
 
+def _write_first(path: Path, operation: Operation) -> Any:
+    """Make a cell's tables and its first rows, in a file that nobody else knows yet."""
+    connection = connect(path, durable=False)
+    try:
+        schema.create(connection)
+        (outcome,) = run_batch(connection, [operation], Counters())
+    finally:
+        connection.close()
+    if isinstance(outcome, Failure):
+        raise outcome.error
+    return outcome
+
+
 def _read_immutable(path: Path, name: str, operation: Operation) -> Any:
     log_file = path.with_name(path.name + "-wal")
     if operation.statements or (log_file.exists() and log_file.stat().st_size > 0):
@@ -298,6 +302,6 @@ def _read_immutable(path: Path, name: str, operation: Operation) -> Any:
         )
     connection = connect_immutable(path)
     try:
-        return operation.apply(connection, revision=0)
+        return operation.apply(connection, Counters())
     finally:
         connection.close()

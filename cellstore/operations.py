@@ -1,19 +1,22 @@
 """What a request may do to one cell: pure, synchronous, on an open SQLite connection.
 
-An operation is handed the connection and the revision to write its rows with, and returns its
-outcome. It never commits: `transactions.py` decides that. `absent` is its outcome where the cell
-does not exist; CREATES stands for operations that bring the cell into being instead.
+An operation is handed the connection and the cell's counters, and returns its outcome. Where it
+changes anything, its rows carry the next revision and it counts that on. It never commits:
+`transactions.py` decides that. `absent` is its outcome where the cell does not exist; CREATES
+stands for operations that bring the cell into being instead.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import lt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from cellstore.conditions import Condition, digest
 from cellstore.records import Record
+from cellstore.schema import Counters
 
 CREATES: Final = object()
 
@@ -29,7 +32,7 @@ class Operation(Protocol):
     @property
     def absent(self) -> Any: ...
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> Any: ...
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,17 @@ class Append:
     statements: ClassVar[int] = 1
     absent: ClassVar[object] = CREATES
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> None:
-        # A null `pos` is given the next position. The same text again changes nothing.
-        connection.execute(
-            "INSERT INTO records (seq, rev, data) VALUES (?, ?, CAST(? AS TEXT)) "
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> None:
+        # The same text again changes nothing. A seq that is there keeps its position.
+        written = connection.execute(
+            "INSERT INTO records (seq, pos, rev, data) VALUES (?, ?, ?, CAST(? AS TEXT)) "
             "ON CONFLICT (seq) DO UPDATE SET rev = excluded.rev, data = excluded.data "
             "WHERE data IS NOT excluded.data",
-            (self.record.seq, revision, self.record.text),
+            (self.record.seq, counters.position, counters.revision + 1, self.record.text),
         )
+        if written.rowcount:
+            counters.revision += 1
+            counters.position += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +81,18 @@ class Replace:
     statements: ClassVar[int] = 2
     absent: ClassVar[object] = CREATES
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> None:
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> None:
+        revision = counters.revision + 1
         connection.execute("DELETE FROM records")
         connection.execute(
             "INSERT OR REPLACE INTO marks (name, rev) VALUES ('records', ?)", (revision,)
         )
         connection.executemany(
-            "INSERT INTO records (pos, seq, rev, data) VALUES (?, ?, ?, CAST(? AS TEXT))",
-            ((pos, seq, revision, text) for pos, (seq, text) in enumerate(self.records)),
+            "INSERT INTO records (seq, pos, rev, data) VALUES (?, ?, ?, CAST(? AS TEXT))",
+            ((seq, pos, revision, text) for pos, (seq, text) in enumerate(self.records)),
         )
+        counters.revision = revision
+        counters.position = len(self.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +103,14 @@ class ReadRecords:
     statements: ClassVar[int] = 0
     absent: ClassVar[None] = None
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> list[bytes] | Oversize | None:
+    def apply(
+        self, connection: sqlite3.Connection, counters: Counters
+    ) -> list[bytes] | Oversize | None:
         size = 2
         chunks: list[bytes] = []
         row: list[bytes] = []
         row_size = 0
-        for (text,) in connection.execute("SELECT data FROM records ORDER BY pos"):
+        for text in _in_order(connection):
             row.append(text)
             row_size += len(text) + 1
             if row_size >= _CHUNK:
@@ -125,7 +136,7 @@ class ListBlobs:
     statements: ClassVar[int] = 0
     absent: ClassVar[tuple[str, ...]] = ()
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> list[str]:
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> list[str]:
         rows = connection.execute("SELECT key FROM blobs ORDER BY key")
         return [key.decode("utf-8") for (key,) in rows]
 
@@ -137,7 +148,7 @@ class ReadBlobs:
     statements: ClassVar[int] = 0
     absent: ClassVar[tuple[bytes, ...]] = ()
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> list[bytes]:
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> list[bytes]:
         return [data for (data,) in connection.execute("SELECT data FROM blobs ORDER BY key")]
 
 
@@ -150,7 +161,7 @@ class ReadBlob:
     statements: ClassVar[int] = 0
     absent: ClassVar[None] = None
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> Blob | Oversize | None:
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> Blob | Oversize | None:
         size = connection.execute(
             "SELECT length(data) FROM blobs WHERE key = ?", (self.key,)
         ).fetchone()
@@ -175,15 +186,17 @@ class PutBlob:
     def absent(self) -> Any:
         return CREATES if self.condition is None or self.condition.holds(None) else False
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> bool:
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> bool:
         if self.condition is not None and not self.condition.holds(_blob(connection, self.key)):
             return False
-        connection.execute(
+        written = connection.execute(
             "INSERT INTO blobs (key, rev, data) VALUES (?, ?, ?) "
             "ON CONFLICT (key) DO UPDATE SET rev = excluded.rev, data = excluded.data "
             "WHERE data IS NOT excluded.data",
-            (self.key, revision, self.data),
+            (self.key, counters.revision + 1, self.data),
         )
+        if written.rowcount:
+            counters.revision += 1
         return True
 
 
@@ -199,14 +212,31 @@ class DeleteBlob:
     def absent(self) -> bool:
         return self.condition is None or self.condition.holds(None)
 
-    def apply(self, connection: sqlite3.Connection, revision: int) -> bool:
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> bool:
         if self.condition is not None and not self.condition.holds(_blob(connection, self.key)):
             return False
         if connection.execute("DELETE FROM blobs WHERE key = ?", (self.key,)).rowcount:
+            counters.revision += 1
             connection.execute(
-                "INSERT OR REPLACE INTO tombstones (key, rev) VALUES (?, ?)", (self.key, revision)
+                "INSERT OR REPLACE INTO tombstones (key, rev) VALUES (?, ?)",
+                (self.key, counters.revision),
             )
         return True
+
+
+def _in_order(connection: sqlite3.Connection) -> Iterator[bytes]:
+    """The texts of the records by position. Mostly that is the order of their keys.
+
+    Asking SQLite for the order would make it sort the texts; here only keys are sorted, if need be.
+    """
+    order = connection.execute("SELECT pos, seq FROM records ORDER BY seq").fetchall()
+    if all(map(lt, order, order[1:])):
+        for (text,) in connection.execute("SELECT data FROM records ORDER BY seq"):
+            yield text
+    else:
+        order.sort()
+        for _, seq in order:
+            yield connection.execute("SELECT data FROM records WHERE seq = ?", (seq,)).fetchone()[0]
 
 
 def _file_size(connection: sqlite3.Connection) -> int:

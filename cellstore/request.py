@@ -15,9 +15,7 @@ class Request:
 
     __slots__ = ("_budget", "_held", "_max_body", "_receive", "headers", "scope")
 
-    def __init__(
-        self, scope: Scope, receive: Receive, budget: MemoryBudget, max_body: int
-    ) -> None:
+    def __init__(self, scope: Scope, receive: Receive, budget: MemoryBudget, max_body: int) -> None:
         self.scope = scope
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._receive = receive

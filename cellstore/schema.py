@@ -1,14 +1,17 @@
 """The tables of a cell's database and the number of its format. See docs/storage-format.md.
 
-`pos` is the key of `records`: reading in order needs no sort, and the next position is the end of
-the tree, so appending costs the same however long the journal is. Every row carries the revision
-that wrote it, and what is deleted leaves a tombstone or a mark: a replica that knows all up to
-some revision can be brought up to date with the rows above it.
+Every row carries the revision that wrote it, and what is deleted leaves a tombstone or a mark: a
+replica that knows all up to some revision can be brought up to date with the rows above it.
+
+No column but the keys is indexed, so an append changes one page. The price is paid at opening: the
+newest revision and the next position are found by a scan, unless the cell was closed cleanly and
+`counters` tells them. The first write after opening takes that row away in its own transaction.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 
 from cellstore.errors import CellBroken, NewerFormat
 
@@ -18,40 +21,55 @@ FORMAT = 1
 _TABLES = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE records (
-    pos  INTEGER PRIMARY KEY,
-    seq  INTEGER NOT NULL UNIQUE,
+    seq  INTEGER PRIMARY KEY,
+    pos  INTEGER NOT NULL,
     rev  INTEGER NOT NULL,
     data TEXT NOT NULL
 );
-CREATE INDEX records_by_rev ON records (rev);
 CREATE TABLE blobs (
     key  TEXT NOT NULL PRIMARY KEY,
     rev  INTEGER NOT NULL,
     data BLOB NOT NULL
 );
-CREATE INDEX blobs_by_rev ON blobs (rev);
 CREATE TABLE tombstones (
     key  TEXT NOT NULL PRIMARY KEY,
     rev  INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX tombstones_by_rev ON tombstones (rev);
 CREATE TABLE marks (
     name TEXT NOT NULL PRIMARY KEY,
     rev  INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE counters (
+    revision INTEGER NOT NULL,
+    position INTEGER NOT NULL
+);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
 
-_REVISION = """
-SELECT max(
-    (SELECT ifnull(max(rev), 0) FROM records),
-    (SELECT ifnull(max(rev), 0) FROM blobs),
-    (SELECT ifnull(max(rev), 0) FROM tombstones),
-    (SELECT ifnull(max(rev), 0) FROM marks)
-)
+_SCAN = """
+SELECT
+    max(
+        (SELECT ifnull(max(rev), 0) FROM records),
+        (SELECT ifnull(max(rev), 0) FROM blobs),
+        (SELECT ifnull(max(rev), 0) FROM tombstones),
+        (SELECT ifnull(max(rev), 0) FROM marks)
+    ),
+    (SELECT ifnull(max(pos), -1) + 1 FROM records)
 """
+
+
+@dataclass(slots=True)
+class Counters:
+    """Where a cell stands: its newest revision and the position of the next new record.
+
+    `saved` says whether the database holds a row that tells both.
+    """
+
+    revision: int = 0
+    position: int = 0
+    saved: bool = False
 
 
 def create(connection: sqlite3.Connection) -> None:
@@ -65,8 +83,8 @@ def create_if_empty(connection: sqlite3.Connection) -> None:
         create(connection)
 
 
-def revision(connection: sqlite3.Connection) -> int:
-    """The newest revision in the cell. Raises CellBroken or NewerFormat if this is no cell of ours."""
+def load(connection: sqlite3.Connection) -> Counters:
+    """Where the cell stands. Raises CellBroken or NewerFormat if this is no cell of ours."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
         raise CellBroken("its file is not a cell: the application id is wrong; restore it")
@@ -75,5 +93,21 @@ def revision(connection: sqlite3.Connection) -> int:
         raise NewerFormat(
             f"it has format {written} and this version reads up to {FORMAT}; upgrade the node"
         )
-    newest: int = connection.execute(_REVISION).fetchone()[0]
-    return newest
+    saved = connection.execute("SELECT revision, position FROM counters").fetchone()
+    revision, position = saved or connection.execute(_SCAN).fetchone()
+    return Counters(revision, position, saved is not None)
+
+
+def save(connection: sqlite3.Connection, counters: Counters) -> None:
+    """Keep the counters for the next opening. Nothing may be written before `forget`."""
+    if not counters.saved:
+        connection.execute(
+            "INSERT INTO counters (revision, position) VALUES (?, ?)",
+            (counters.revision, counters.position),
+        )
+        counters.saved = True
+
+
+def forget(connection: sqlite3.Connection) -> None:
+    """Take the kept counters away, in the transaction of the first write."""
+    connection.execute("DELETE FROM counters")

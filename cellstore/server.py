@@ -50,6 +50,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=settings.keep_alive_secs,
                 timeout_graceful_shutdown=settings.drain_secs,

@@ -30,7 +30,9 @@ class Settings(BaseModel):
     ] = Path(".chidori/cellstore")
     node_id: Annotated[
         str | None,
-        Field(description="Name of this node; by default made once and kept in the data directory."),
+        Field(
+            description="Name of this node; by default made once and kept in the data directory."
+        ),
     ] = None
     idle_secs: Annotated[
         float, Field(gt=0, description="Close cells that nobody used for this many seconds.")
@@ -45,7 +47,10 @@ class Settings(BaseModel):
     ] = _DEFAULT_OPEN_CELLS
     token: Annotated[
         str | None,
-        Field(repr=False, description="Bearer token that requests must carry; only from the environment."),
+        Field(
+            repr=False,
+            description="Bearer token that requests must carry; only from the environment.",
+        ),
     ] = None
     token_file: Annotated[
         Path | None,
@@ -81,7 +86,9 @@ class Settings(BaseModel):
     ] = 20
     log_format: Annotated[
         Literal["auto", "text", "json"],
-        Field(description="How log lines look: text on a terminal and JSON elsewhere, or one of both."),
+        Field(
+            description="How log lines look: text on a terminal and JSON elsewhere, or one of both."
+        ),
     ] = "auto"
 
     @field_validator("listen")
@@ -132,7 +139,6 @@ def load(**values: object) -> Settings:
         settings = Settings.model_validate(given)
     except ValidationError as fault:
         raise StartRefused("\n".join(_explain(error) for error in fault.errors())) from None
-
 
     if settings.max_open_cells > affordable:
         raise StartRefused(

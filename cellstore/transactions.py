@@ -10,9 +10,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from cellstore import schema
 from cellstore.operations import Operation
+from cellstore.schema import Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,63 +24,45 @@ class Failure:
     error: Exception
 
 
-class Committed(NamedTuple):
-    """The cell's revision after a batch, and the outcome of each of its operations in order."""
-
-    revision: int
-    outcomes: list[Any]
-
-
 def run_batch(
-    connection: sqlite3.Connection, operations: Sequence[Operation], revision: int
-) -> Committed:
-    """Run operations in order, in one commit if all is well. Their errors are outcomes."""
+    connection: sqlite3.Connection, operations: Sequence[Operation], counters: Counters
+) -> list[Any]:
+    """Run operations in order, in one commit if all is well. Returns their outcomes in order.
+
+    The counters follow what was committed. Errors of operations are outcomes, see Failure.
+    """
     if len(operations) > 1:
         try:
-            return _together(connection, operations, revision)
-        except Exception:  # noqa: BLE001 - whatever it was, the rerun tells whose it is
-            _roll_back(connection)
-    outcomes = []
+            return _commit(connection, operations, counters)
+        except Exception:  # noqa: BLE001, S110 - rolled back; run alone, each shows its own error
+            pass
+    outcomes: list[Any] = []
     for operation in operations:
-        revision, outcome = _alone(connection, operation, revision)
-        outcomes.append(outcome)
-    return Committed(revision, outcomes)
+        try:
+            outcomes += _commit(connection, [operation], counters)
+        except Exception as error:  # noqa: BLE001 - handed to the one who asked
+            outcomes.append(Failure(error))
+    return outcomes
 
 
-def _together(
-    connection: sqlite3.Connection, operations: Sequence[Operation], revision: int
-) -> Committed:
+def _commit(
+    connection: sqlite3.Connection, operations: Sequence[Operation], counters: Counters
+) -> list[Any]:
+    before = (counters.revision, counters.position)
     writes = sum(operation.statements for operation in operations)
-    if writes > 1:
-        connection.execute("BEGIN IMMEDIATE")
-    outcomes = []
-    for operation in operations:
-        before = connection.total_changes
-        outcomes.append(operation.apply(connection, revision + 1))
-        revision += connection.total_changes != before
-    if writes > 1:
-        connection.execute("COMMIT")
-    return Committed(revision, outcomes)
-
-
-def _alone(
-    connection: sqlite3.Connection, operation: Operation, revision: int
-) -> tuple[int, Any]:
-    # A single statement is a transaction of its own; two more calls would cost a tenth of it.
-    explicit = operation.statements > 1
-    before = connection.total_changes
     try:
-        if explicit:
-            connection.execute("BEGIN IMMEDIATE")
-        outcome = operation.apply(connection, revision + 1)
-        if explicit:
-            connection.execute("COMMIT")
-    except Exception as error:  # noqa: BLE001 - handed to the one who asked, never swallowed
-        _roll_back(connection)
-        return revision, Failure(error)
-    return revision + (connection.total_changes != before), outcome
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+        # A single statement is a transaction of its own; two more calls would cost a tenth of it.
+        if writes < 2 and not (writes and counters.saved):
+            return [operation.apply(connection, counters) for operation in operations]
+        connection.execute("BEGIN IMMEDIATE")
+        if counters.saved:
+            schema.forget(connection)
+        outcomes = [operation.apply(connection, counters) for operation in operations]
+        connection.execute("COMMIT")
+    except BaseException:
+        counters.revision, counters.position = before
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    counters.saved = False
+    return outcomes

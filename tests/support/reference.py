@@ -1,0 +1,53 @@
+"""The reference implementation, client and server: the crate `chidori`, built once into a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.processes import Process, free_port
+
+VERSION = "3.8.1"
+
+
+def binary() -> Path:
+    """Where the cache keeps it; `XDG_CACHE_HOME` moves the cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "cellstore" / f"chidori-{VERSION}" / "bin" / "chidori"
+
+
+def install() -> Path | None:
+    """Build it with cargo unless the cache has it: some minutes, once. None without cargo."""
+    path = binary()
+    if path.exists():
+        return path
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        return None
+    print(f"building chidori {VERSION} into {path.parent.parent}, once; this takes minutes")
+    command = [cargo, "install", "chidori", "--version", VERSION, "--no-default-features"]
+    subprocess.run([*command, "--locked", "--root", str(path.parent.parent)], check=True)
+    return path
+
+
+@contextlib.contextmanager
+def reference(data: Path, token: str | None = None) -> Iterator[Process]:
+    """The reference server on `data`, killed at the end. The binary must be there."""
+    port = free_port()
+    command = [str(binary()), "cell-store", "--listen", f"127.0.0.1:{port}"]
+    environment = {} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token}
+    data.parent.mkdir(parents=True, exist_ok=True)
+    process = Process(
+        [*command, "--data-dir", str(data)],
+        port,
+        data.with_name(data.name + ".log"),
+        environment,
+    )
+    try:
+        yield process.ready()
+    finally:
+        process.kill()
