@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cellstore import answers
@@ -135,8 +135,8 @@ class Api:
             raise
         except Exception:
             log.exception("request failed", method=request.scope["method"])
-            error = CellstoreError("internal error; the node's log says more")
-            return answers.error_answer(_stand_down(error) if lease else error)
+            internal = CellstoreError("internal error; the node's log says more")
+            return answers.error_answer(_stand_down(internal) if lease else internal)
 
     def _health(self, method: str, path: bytes) -> Response:
         if method not in ("GET", "HEAD"):

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import structlog
 
@@ -25,6 +27,10 @@ log = structlog.get_logger("cellstore.app")
 
 # How long a request waits for memory before it is told to come again; clients give it 30 s.
 _MEMORY_WAIT = 20.0
+
+
+# Threads for work on files; parsing and compressing have the loop's own, and never hold these up.
+_files = ThreadPoolExecutor(max_workers=32, thread_name_prefix="files")
 
 
 async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
@@ -73,7 +79,7 @@ async def _parts(
     node = Node(
         directory,
         ThreadedDatabase.open,
-        asyncio.to_thread,
+        _offload,
         SystemClock(),
         idle_secs=settings.idle_secs,
         max_open_cells=settings.max_open_cells,
@@ -93,6 +99,10 @@ async def _parts(
     finally:
         await node.close()
         await registry.close()
+
+
+async def _offload(work: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(_files, work, *args)
 
 
 @contextlib.asynccontextmanager

@@ -76,7 +76,7 @@ class TokenFile:
             mark = self._failed_mark()
             if mark != self._seen:
                 self._seen = mark
-                log.error("token file not usable, keeping the tokens known", fault=str(fault))
+                log.warning("token file not usable, keeping the tokens known", fault=str(fault))
         else:
             log.info("token file read again", file=str(self._path))
 

@@ -71,8 +71,10 @@ class Cell:
         self._database.run(self._run).add_done_callback(self._served)
 
     def _served(self, running: asyncio.Future[list[Any]]) -> None:
-        error = running.exception()
-        outcomes = [Failure(error)] * len(self._batch) if error else running.result()
+        try:
+            outcomes = running.result()
+        except Exception as error:  # noqa: BLE001 - each who waits is told
+            outcomes = [Failure(error)] * len(self._batch)
         for (_, future), outcome in zip(self._batch, outcomes, strict=True):
             if future.done():
                 continue

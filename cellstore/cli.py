@@ -15,6 +15,8 @@ from cellstore.app import serve as run_node
 from cellstore.errors import StartRefused
 from cellstore.settings import Settings
 
+DEFAULTS: dict[str, Any] = {name: field.default for name, field in Settings.model_fields.items()}
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -30,10 +32,6 @@ def _option(name: str) -> Any:
     )
 
 
-def _default(name: str) -> Any:
-    return Settings.model_fields[name].default
-
-
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -45,21 +43,21 @@ def root(
 
 @app.command()
 def serve(
-    listen: Annotated[str, _option("listen")] = _default("listen"),
-    data_dir: Annotated[Path, _option("data_dir")] = _default("data_dir"),
+    listen: Annotated[str, _option("listen")] = DEFAULTS["listen"],
+    data_dir: Annotated[Path, _option("data_dir")] = DEFAULTS["data_dir"],
     node_id: Annotated[str | None, _option("node_id")] = None,
-    idle_secs: Annotated[float, _option("idle_secs")] = _default("idle_secs"),
+    idle_secs: Annotated[float, _option("idle_secs")] = DEFAULTS["idle_secs"],
     max_open_cells: Annotated[int | None, _option("max_open_cells")] = None,
     token_file: Annotated[Path | None, _option("token_file")] = None,
-    insecure_no_auth: Annotated[bool, _option("insecure_no_auth")] = _default("insecure_no_auth"),
-    max_body_mib: Annotated[int, _option("max_body_mib")] = _default("max_body_mib"),
-    max_memory_mib: Annotated[int, _option("max_memory_mib")] = _default("max_memory_mib"),
-    client_timeout_secs: Annotated[float, _option("client_timeout_secs")] = _default(
+    insecure_no_auth: Annotated[bool, _option("insecure_no_auth")] = DEFAULTS["insecure_no_auth"],
+    max_body_mib: Annotated[int, _option("max_body_mib")] = DEFAULTS["max_body_mib"],
+    max_memory_mib: Annotated[int, _option("max_memory_mib")] = DEFAULTS["max_memory_mib"],
+    client_timeout_secs: Annotated[float, _option("client_timeout_secs")] = DEFAULTS[
         "client_timeout_secs"
-    ),
-    keep_alive_secs: Annotated[int, _option("keep_alive_secs")] = _default("keep_alive_secs"),
-    drain_secs: Annotated[int, _option("drain_secs")] = _default("drain_secs"),
-    log_format: Annotated[str, _option("log_format")] = _default("log_format"),
+    ],
+    keep_alive_secs: Annotated[int, _option("keep_alive_secs")] = DEFAULTS["keep_alive_secs"],
+    drain_secs: Annotated[int, _option("drain_secs")] = DEFAULTS["drain_secs"],
+    log_format: Annotated[str, _option("log_format")] = DEFAULTS["log_format"],
 ) -> None:
     """Run a node until SIGTERM or SIGINT.
 

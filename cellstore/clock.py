@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Protocol
-from uuid import uuid4
+from uuid import uuid4  # noqa: TID251
 
 
 class Clock(Protocol):

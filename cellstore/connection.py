@@ -86,10 +86,10 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         super().on_headers_complete()
         # The cycle has been made, but its task has not run yet.
-        self.cycle.transport = cast(asyncio.Transport, _Cork(self.transport, self.cycle))
+        self.cycle.transport = cast("asyncio.Transport", _Cork(self.transport, self.cycle))
 
     def on_response_complete(self) -> None:
-        cast(_Cork, self.cycle.transport).flush()
+        cast("_Cork", self.cycle.transport).flush()
         super().on_response_complete()
 
     def resume_writing(self) -> None:
@@ -110,7 +110,8 @@ class Connection(HttpToolsProtocol):
         self._waited += seconds
         if self._waited <= self.patience + self._moved * _SECONDS_PER_BYTE:
             return
-        if self.flow.write_paused or (self.cycle is not None and self.cycle.response_started):
+        cycle = self._cycle()
+        if self.flow.write_paused or (cycle is not None and cycle.response_started):
             self.transport.abort()
         else:
             self._refuse(b"408 Request Timeout", _TOO_SLOW)
@@ -118,14 +119,15 @@ class Connection(HttpToolsProtocol):
     def _waits_for_client(self) -> bool:
         if self._in_head or self.flow.write_paused:
             return True
-        if self.cycle is None or self.cycle.response_complete:
+        cycle = self._cycle()
+        if cycle is None or cycle.response_complete:
             # Between requests the keep-alive timer runs, unless stray bytes stopped it.
             return self.timeout_keep_alive_task is None
-        return (
-            self.cycle.more_body
-            and not self.flow.read_paused
-            and not self.cycle.waiting_for_100_continue
-        )
+        return cycle.more_body and not self.flow.read_paused and not cycle.waiting_for_100_continue
+
+    def _cycle(self) -> RequestResponseCycle | None:
+        """The newest request on this connection; there is none before the first."""
+        return self.cycle
 
     def _refuse(self, status: bytes, text: bytes) -> None:
         self.transport.write(

@@ -99,7 +99,9 @@ class ThreadedDatabase:
     @classmethod
     async def open(cls, path: Path) -> ThreadedDatabase:
         """Open an existing file. Raises sqlite3.Error."""
-        return cls(await _Connection(lambda: connect(path), iter_chunk_size=64))
+        connection = _Connection(lambda: connect(path), iter_chunk_size=64)
+        await connection
+        return cls(connection)
 
     def run(self, work: Work[T]) -> asyncio.Future[T]:
         return self._connection.run(work)

@@ -174,7 +174,7 @@ class DataDirectory:
         """Write a small file whole: a crash leaves the old one or the new one."""
         draft = path.with_name(path.name + ".draft")
         try:
-            with open(draft, "wb") as file:
+            with draft.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

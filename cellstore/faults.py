@@ -34,11 +34,7 @@ def translate(error: Exception, cell: str, is_full: Callable[[], bool]) -> Excep
         return DiskFull(
             f"the disk is full: nothing was written to cell `{cell}`; make room and send it again"
         )
-    if (
-        code in _UNREADABLE
-        or isinstance(error, sqlite3.DatabaseError)
-        and "malformed" in str(error)
-    ):
+    if code in _UNREADABLE:
         return CellBroken(
             f"cell `{cell}` cannot be read: {error}; its files need repair, other cells are well"
         )

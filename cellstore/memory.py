@@ -15,7 +15,7 @@ SMALL = 1024 * 1024
 
 
 class MemoryBudget:
-    """Bytes that may be held at once. Who asks for more than is left waits, first come first served.
+    """Bytes that may be held at once. Who asks for more than is left waits, in order of coming.
 
     A request takes what it needs in one go and gives it back whole, so two can never wait for
     each other. One that needs more than a whole share gets that share alone.
@@ -31,7 +31,7 @@ class MemoryBudget:
         return self._small.held + self._large.held
 
     async def take(self, size: int) -> None:
-        """Hold `size` bytes until `give`. Raises Unavailable after `patience` seconds of waiting."""
+        """Hold `size` bytes until `give`. Raises Unavailable after `patience` seconds."""
         if size > UNCOUNTED:
             await self._share(size).take(size)
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -38,10 +38,8 @@ log = structlog.get_logger("cellstore.node")
 ROOM_WAIT = 20.0
 
 
-class Offload(Protocol):
-    """Runs blocking work where it does not hold up the loop."""
-
-    def __call__(self, work: Callable[..., T], *args: Any) -> Awaitable[T]: ...
+# Runs blocking work where it does not hold up the loop.
+Offload = Callable[..., Awaitable[Any]]
 
 
 class Node:

@@ -9,7 +9,7 @@ and nesting deeper than its recursion limit. Accepted records keep the text that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import orjson
@@ -24,6 +24,8 @@ MAX_DEPTH = 126
 
 # One call of a parser holds the interpreter lock: larger texts are checked piece by piece.
 PIECE = 256 * 1024
+
+T = TypeVar("T")
 
 _WHITESPACE = b" \t\r\n"
 
@@ -155,15 +157,18 @@ def _check(text: bytes, depth: int) -> None:
 
 
 def _split_array(text: bytes) -> Iterator[bytes]:
-    try:
-        return map(bytes, _array.decode(text))
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise ValueError(str(fault)) from None
+    return map(bytes, _split(_array, text))
 
 
 def _split_object(text: bytes) -> dict[_Key, msgspec.Raw]:
+    return _split(_object, text)
+
+
+def _split(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
     try:
-        return _object.decode(text)
+        return decoder.decode(text)
+    except RecursionError:
+        raise ValueError(_too_deep()) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise ValueError(str(fault)) from None
 

@@ -1,4 +1,4 @@
-"""The registry: named JSON entries that belong to no run, kept in a small cell of the node's own."""
+"""The registry: named JSON entries that belong to no run, kept in a cell of the node's own."""
 
 from __future__ import annotations
 

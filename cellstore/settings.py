@@ -66,7 +66,7 @@ class Settings(BaseModel):
         int,
         Field(
             ge=16,
-            description="Memory that the bodies and answers of requests in flight may hold, in MiB; "
+            description="Memory that bodies and answers of requests in flight may hold, in MiB; "
             "further large ones wait.",
         ),
     ] = 1024
