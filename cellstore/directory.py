@@ -87,11 +87,12 @@ class DataDirectory:
 
     def copies(self) -> Iterator[tuple[str, int]]:
         """Each cell here with the term of its copy, read from names alone."""
-        for folder in os.scandir(self._cells):
-            for entry in os.scandir(folder.path):
-                name, _, term = entry.name.rpartition(".")
+        for folder in os.listdir(self._cells):
+            for entry in os.listdir(self._cells / folder):
+                name, _, term = entry.rpartition(".")
                 if not (is_component(os.fsencode(name)) and term.isascii() and term.isdigit()):
-                    raise StartRefused(f"{entry.path} is not a cell; move it out of the way")
+                    stray = self._cells / folder / entry
+                    raise StartRefused(f"{stray} is not a cell; move it out of the way")
                 yield name, int(term)
 
     def copy(self, name: str, term: int) -> Path:

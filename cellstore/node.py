@@ -101,40 +101,37 @@ class Node:
         """
         cell = self._open.get(name)
         if cell is None:
-            found = await self._reach(name, operation)
-            if not isinstance(found, Cell):
-                return found[0]
-            cell = found
-        else:
-            self._open.move_to_end(name)
-        cell.last_used = self._clock.monotonic()
-        try:
-            return await cell.perform(operation)
-        except CellBroken as fault:
-            self._give_up(cell, fault)
-            raise
-        finally:
-            if not self._room.is_set():
-                self._room.set()
+            return await self._reach(name, operation)
+        self._open.move_to_end(name)
+        return await self._outcome(cell, cell.perform(operation))
 
-    async def _reach(self, name: str, operation: Operation) -> Cell | tuple[Any]:
-        """The open cell, or the outcome (in a tuple) where no open cell was needed for it."""
-        while True:
-            cell = self._open.get(name)
-            if cell is not None:
-                return cell
+    async def _reach(self, name: str, operation: Operation) -> Any:
+        """As `perform`, for a cell that was not open."""
+        while name not in self._open:
             move = self._moves.get(name)
             if move is not None:
                 await asyncio.wait([move])
             elif name in self._terms:
                 try:
-                    await self._move(name, self._bring_up(name))
+                    cell, outcome = await self._move(name, self._bring_up(name, operation))
                 except DiskFull:
                     return await self._read_without_room(name, operation)
+                return await self._outcome(cell, outcome)
             elif operation.absent is CREATES:
-                return (await self._move(name, self._create(name, operation)),)
+                return await self._move(name, self._create(name, operation))
             else:
-                return (operation.absent,)
+                return operation.absent
+        return await self.perform(name, operation)
+
+    async def _outcome(self, cell: Cell, outcome: asyncio.Future[Any]) -> Any:
+        cell.last_used = self._clock.monotonic()
+        try:
+            return await outcome
+        except CellBroken as fault:
+            self._give_up(cell, fault)
+            raise
+        finally:
+            self._room.set()
 
     async def _move(self, name: str, work: Coroutine[Any, Any, T]) -> T:
         """Run one move of a cell in a task of its own; its end is seen by all who wait for it."""
@@ -150,7 +147,8 @@ class Node:
             # Those who started the move have this error; nobody may be left to take it.
             task.exception()
 
-    async def _bring_up(self, name: str) -> None:
+    async def _bring_up(self, name: str, operation: Operation) -> tuple[Cell, asyncio.Future[Any]]:
+        """Open a cell and give it its first operation, before anybody can close it for room."""
         await self._take_room()
         term = self._terms[name]
         path = self._directory.copy(name, term) / DATABASE
@@ -167,10 +165,10 @@ class Node:
                 self._list_broken(name, fault)
             raise fault from None
         self._open[name] = cell
-        cell.last_used = self._clock.monotonic()
         if self._broken.pop(name, None) is not None:
             log.info("cell readable again", cell=name)
         log.info("cell opened", cell=name, term=term)
+        return cell, cell.perform(operation)
 
     async def _create(self, name: str, operation: Operation) -> Any:
         """Make a cell together with its first write: neither is ever there without the other."""
@@ -196,14 +194,14 @@ class Node:
             raise
         return outcome
 
-    async def _read_without_room(self, name: str, operation: Operation) -> tuple[Any]:
+    async def _read_without_room(self, name: str, operation: Operation) -> Any:
         """Serve a read of a cell that a full disk keeps from being opened.
 
         SQLite makes files beside a database to open it, even to read. A cleanly closed one, which
         has no log beside it, can be read without. Raises DiskFull for everything else.
         """
         path = self._directory.copy(name, self._terms[name]) / DATABASE
-        return (await self._offload(_read_immutable, path, name, operation),)
+        return await self._offload(_read_immutable, path, name, operation)
 
     def _give_up(self, cell: Cell, fault: CellBroken) -> None:
         """Close a cell that turned out to be unreadable; the next request tries it afresh."""

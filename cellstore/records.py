@@ -157,7 +157,8 @@ def _check(text: bytes, depth: int) -> None:
 
 
 def _split_array(text: bytes) -> Iterator[bytes]:
-    return map(bytes, _split(_array, text))
+    items: list[msgspec.Raw] = _split(_array, text)
+    return map(bytes, items)
 
 
 def _split_object(text: bytes) -> dict[_Key, msgspec.Raw]:
