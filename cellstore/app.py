@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,6 +38,9 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
 
     Raises StartRefused when a setting, the data directory or the address is at fault.
     """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, _note_stop, stop, number)
     tokens = tokens_from(settings.token, settings.token_file)
     directory = DataDirectory(settings.data_dir)
     directory.acquire()
@@ -47,9 +50,6 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         try:
             async with _parts(settings, directory, node_id, tokens) as (node, api):
                 server = Server(api, settings)
-                loop = asyncio.get_running_loop()
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    loop.add_signal_handler(number, _stop, server, api, number)
                 address = _url(listener.getsockname())
                 api.ready = True
                 log.info(
@@ -62,7 +62,9 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
                     max_open_cells=settings.max_open_cells,
                 )
                 announce(address)
-                async with _housekeeping(settings, node, server, tokens):
+                async with _background(
+                    _stop_server(stop, api, server), *_housekeeping(settings, node, server, tokens)
+                ):
                     await server.serve(sockets=[listener])
         finally:
             listener.close()
@@ -105,17 +107,22 @@ async def _offload(work: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(_files, work, *args)
 
 
-@contextlib.asynccontextmanager
-async def _housekeeping(
+def _housekeeping(
     settings: Settings, node: Node, server: Server, tokens: Tokens
-) -> AsyncIterator[None]:
+) -> list[Coroutine[Any, Any, None]]:
     clock = SystemClock()
     interval = min(1.0, settings.idle_secs / 4, settings.client_timeout_secs / 4)
-    tasks = [
-        asyncio.create_task(_every(interval, clock, server.sweep)),
-        asyncio.create_task(_every(interval, clock, lambda _: tokens.refresh())),
-        asyncio.create_task(_hibernate(interval, node)),
+    return [
+        _every(interval, clock, server.sweep),
+        _every(interval, clock, lambda _: tokens.refresh()),
+        _hibernate(interval, node),
     ]
+
+
+@contextlib.asynccontextmanager
+async def _background(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run works beside the body, and end them with it."""
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield
     finally:
@@ -143,8 +150,13 @@ async def _hibernate(interval: float, node: Node) -> None:
         await node.hibernate_idle()
 
 
-def _stop(server: Server, api: Api, number: signal.Signals) -> None:
+def _note_stop(stop: asyncio.Event, number: signal.Signals) -> None:
     log.info("node stopping", signal=number.name)
+    stop.set()
+
+
+async def _stop_server(stop: asyncio.Event, api: Api, server: Server) -> None:
+    await stop.wait()
     api.ready = False
     server.should_exit = True
 

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _quiet_logs() -> Iterator[None]:
     """Log lines of code under test go to the standard library, as in a node, and not to stdout."""
     structlog.configure(logger_factory=structlog.stdlib.LoggerFactory())

@@ -92,6 +92,12 @@ class Client:
     def close(self) -> None:
         self._connection.close()
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
 
 def named(headers: Mapping[str, str]) -> dict[str, str]:
     """Keyword names as header names: `if_match` is `if-match`."""

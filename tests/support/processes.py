@@ -86,6 +86,14 @@ class Process:
         self._process.kill()
         self._process.wait()
 
+    def end(self) -> None:
+        """Stop it if it still runs, the hard way if need be."""
+        if self._process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+
     def wait(self) -> int:
         """Wait for it to exit by itself; returns its exit status."""
         return self._process.wait(timeout=DEADLINE)
@@ -115,7 +123,7 @@ def clean_environment() -> dict[str, str]:
 def node(
     data: Path, *options: str, token: str | None = None, port: int | None = None
 ) -> Iterator[Process]:
-    """A cellstore node serving `data`, killed at the end if it still runs."""
+    """A cellstore node serving `data`, stopped at the end if it still runs."""
     port = port or free_port()
     command = [sys.executable, "-m", "cellstore", "serve", "--listen", f"127.0.0.1:{port}"]
     environment = {} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token}
@@ -129,4 +137,4 @@ def node(
     try:
         yield process.ready()
     finally:
-        process.kill()
+        process.end()

@@ -89,7 +89,7 @@ def test_addresses_that_may_be_listened_on(given: dict[str, Any]) -> None:
 def test_settings_do_not_change_and_do_not_show_the_token() -> None:
     chosen = settings.load(token="secret")
     with pytest.raises(ValidationError):
-        chosen.listen = "127.0.0.1:1"  # type: ignore[misc]
+        chosen.listen = "127.0.0.1:1"
     assert "secret" not in repr(chosen)
 
 
