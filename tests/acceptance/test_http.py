@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -238,7 +238,7 @@ def test_60_mib_do_not_stall_the_others(server: Process, client: Client) -> None
     thread = threading.Thread(target=others)
     thread.start()
     try:
-        for phase, work in {
+        works: dict[str, Callable[[], bool]] = {
             "put blob": lambda: client.put("/runs/big/blobs/a", blob).body == b"ok",
             "get blob": lambda: client.get("/runs/big/blobs/a").body == blob,
             "put journal": lambda: client.put("/runs/big/records", journal).body == b"ok",
@@ -247,8 +247,9 @@ def test_60_mib_do_not_stall_the_others(server: Process, client: Client) -> None
                 client.get("/runs/big/records", accept_encoding="gzip").status == 200
             ),
             "post record": lambda: client.post("/runs/giant/records", giant).body == b"ok",
-        }.items():
-            assert work(), phase
+        }
+        for phase in works:
+            assert works[phase](), phase
     finally:
         done.set()
         thread.join()

@@ -78,11 +78,7 @@ def test_kill_after_kill(tmp_path: Path) -> None:
     try:
         for _ in range(KILLS):
             with node(tmp_path / "data", token=TOKEN, port=port) as process:
-                goal = sum(len(ledger.acknowledged) for ledger in ledgers) + chance.randrange(400)
-                wait_for(
-                    lambda: sum(len(ledger.acknowledged) for ledger in ledgers) >= goal,
-                    "acknowledgements",
-                )
+                await_more(ledgers, chance.randrange(400))
                 process.kill()
     finally:
         stop.set()
@@ -101,6 +97,16 @@ def test_kill_after_kill(tmp_path: Path) -> None:
         connection.close()
     total = sum(len(ledger.acknowledged) for ledger in ledgers)
     print(f"{KILLS} kills, {total} acknowledged records, none lost, none doubled (seed {seed})")
+
+
+def await_more(ledgers: list[Ledger], count: int) -> None:
+    """Wait until `count` more writes were acknowledged."""
+
+    def acknowledged() -> int:
+        return sum(len(ledger.acknowledged) for ledger in ledgers)
+
+    goal = acknowledged() + count
+    wait_for(lambda: acknowledged() >= goal, "acknowledgements")
 
 
 def check(client: Client, ledger: Ledger, seed: int) -> None:
