@@ -248,8 +248,8 @@ def test_60_mib_do_not_stall_the_others(server: Process, client: Client) -> None
             ),
             "post record": lambda: client.post("/runs/giant/records", giant).body == b"ok",
         }
-        for phase in works:
-            assert works[phase](), phase
+        for phase, work in works.items():
+            assert work(), phase
     finally:
         done.set()
         thread.join()
