@@ -72,6 +72,9 @@ class Request:
         return parse_condition(self._joined(b"if-match"), self._joined(b"if-none-match"))
 
     def accepts_gzip(self) -> bool:
+        """Whether the answer may be compressed, and so be sent in chunks, without a length."""
+        if self.scope["http_version"] == "1.0":
+            return False
         for coding in self.headers.get(b"accept-encoding", b"").split(b","):
             name, _, weight = coding.partition(b";")
             if name.strip().lower() == b"gzip":

@@ -154,6 +154,15 @@ def test_a_client_that_waits_to_be_asked_for_its_body(server: Process) -> None:
         assert raw.send(b"hi").head().startswith(b"HTTP/1.1 200 OK")
 
 
+def test_an_old_client_is_not_sent_chunks(server: Process, client: Client) -> None:
+    data = b"state " * 10000
+    client.put("/runs/old/blobs/long", data)
+    with Raw(server.url) as raw:
+        request = head("GET", "/runs/old/blobs/long", BEARER, "Accept-Encoding: gzip")
+        answer = raw.send(request.replace(b"HTTP/1.1", b"HTTP/1.0")).until_closed()
+    assert answer.partition(b"\r\n\r\n")[2] == data
+
+
 # Limits
 
 
