@@ -15,7 +15,6 @@ from cellstore.errors import (
     CellstoreError,
     MethodNotAllowed,
     OwnershipUnknown,
-    RequestTimeout,
     Unauthorized,
     Unavailable,
 )
@@ -108,7 +107,7 @@ def error_answer(error: CellstoreError) -> Response:
         headers["www-authenticate"] = "Bearer"
     elif isinstance(error, Unavailable):
         headers["retry-after"] = str(error.retry_after)
-    elif isinstance(error, (BodyTooLarge, RequestTimeout)):
+    elif isinstance(error, BodyTooLarge):
         # The rest of the body is not read, so the connection cannot go on.
         headers["connection"] = "close"
     return PlainTextResponse(error.message, error.status, headers)

@@ -24,6 +24,7 @@ from cellstore.errors import (
     OwnershipUnknown,
     PreconditionFailed,
     Unauthorized,
+    Unavailable,
 )
 from cellstore.memory import MemoryBudget
 from cellstore.names import blob_key, component, is_lease
@@ -32,7 +33,6 @@ from cellstore.operations import (
     Append,
     DeleteBlob,
     ListBlobs,
-    Operation,
     Oversize,
     PutBlob,
     ReadBlob,
@@ -47,6 +47,8 @@ log = structlog.get_logger("cellstore.api")
 
 # Reads up to this many bytes are served at once; for longer ones memory is taken first.
 _SMALL_READ = 1024 * 1024
+
+_BYTES_PER_RECORD = 300
 
 # Shorter bodies are parsed on the loop: a thread would cost more than it saves.
 _PARSE_ON_LOOP = 64 * 1024
@@ -128,11 +130,17 @@ class Api:
                 raise MethodNotAllowed(", ".join(sorted(handlers)))
             return await handler(request, names)
         except CellstoreError as error:
+            if isinstance(error, Unavailable):
+                log.warning("request turned away", reason=error.message)
             if error.status >= 500 and lease:
                 return answers.error_answer(_stand_down(error))
             return answers.error_answer(error)
         except ClientDisconnect:
             raise
+        except asyncio.CancelledError:
+            # The time for stopping is over. What was asked for may still be done.
+            stopping = Unavailable("the node is stopping; send it again")
+            return answers.error_answer(_stand_down(stopping) if lease else stopping)
         except Exception:
             log.exception("request failed", method=request.scope["method"])
             internal = CellstoreError("internal error; the node's log says more")
@@ -169,7 +177,9 @@ class Api:
     # Records
 
     async def _read_records(self, request: Request, names: tuple[str, ...]) -> Response:
-        chunks = await self._read(request, names[0], ReadRecords)
+        chunks = await self._read(
+            request, lambda limit: self._node.perform(names[0], ReadRecords(limit))
+        )
         if chunks is None:
             return answers.NO_JOURNAL
         return answers.content(answers.JSON, chunks, request.accepts_gzip())
@@ -180,7 +190,10 @@ class Api:
         return answers.OK
 
     async def _replace_records(self, request: Request, names: tuple[str, ...]) -> Response:
-        records = await _parsed(parse_journal, await request.body(copies=2))
+        body = await request.body(copies=2)
+        # A record is small objects beside its text, which outweigh it where it is short.
+        await request.hold(len(body) * 3 + body.count(b'"seq"') * _BYTES_PER_RECORD)
+        records = await _parsed(parse_journal, body)
         await self._node.perform(names[0], Replace(records))
         return answers.OK
 
@@ -192,7 +205,9 @@ class Api:
 
     async def _read_blob(self, request: Request, names: tuple[str, ...]) -> Response:
         run, key = names
-        blob = await self._read(request, run, lambda limit: ReadBlob(key, limit))
+        blob = await self._read(
+            request, lambda limit: self._node.perform(run, ReadBlob(key, limit))
+        )
         if blob is None:
             return answers.NOT_FOUND
         tag = {"etag": f'"{blob.tag}"'}
@@ -214,27 +229,29 @@ class Api:
     # The registry
 
     async def _list_registry(self, request: Request, names: tuple[str, ...]) -> Response:
-        entries = await self._registry.entries()
-        body = b"[" + b",".join(entries) + b"]"
-        return answers.content(answers.JSON, [body], request.accepts_gzip())
+        chunks = await self._read(request, self._registry.entries)
+        return answers.content(answers.JSON, chunks, request.accepts_gzip())
 
     async def _read_entry(self, request: Request, names: tuple[str, ...]) -> Response:
-        entry = await self._registry.get(names[0])
+        entry = await self._read(request, lambda limit: self._registry.get(names[0], limit))
         if entry is None:
             return answers.NOT_FOUND
-        return answers.content(answers.JSON, [entry], request.accepts_gzip())
+        return answers.content(answers.JSON, [entry.data], request.accepts_gzip())
 
     async def _put_entry(self, request: Request, names: tuple[str, ...]) -> Response:
         text = await _parsed(check_entry, await request.body(copies=1))
         await self._registry.put(names[0], text)
         return answers.OK
 
-    async def _read(self, request: Request, run: str, operation: Callable[[int], Operation]) -> Any:
-        """Read something whose size is not known, taking memory for it before it is brought in."""
+    async def _read(self, request: Request, read: Callable[[int], Awaitable[Any]]) -> Any:
+        """Read something whose size is not known, taking memory for it before it is brought in.
+
+        `read` is given how many bytes it may bring in, and returns Oversize where that is too few.
+        """
         limit = _SMALL_READ
         while True:
             await request.hold(limit)
-            outcome = await self._node.perform(run, operation(limit))
+            outcome = await read(limit)
             if not isinstance(outcome, Oversize):
                 return outcome
             # Other requests may make it longer before it is read again.

@@ -28,6 +28,9 @@ log = structlog.get_logger("cellstore.app")
 # How long a request waits for memory before it is told to come again; clients give it 30 s.
 _MEMORY_WAIT = 20.0
 
+# How long closing all cells may take at a stop. What was committed is safe without it.
+_CLOSE_SECS = 30.0
+
 
 # Threads for work on files; parsing and compressing have the loop's own, and never hold these up.
 _files = ThreadPoolExecutor(max_workers=32, thread_name_prefix="files")
@@ -36,11 +39,13 @@ _files = ThreadPoolExecutor(max_workers=32, thread_name_prefix="files")
 async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or SIGINT. `announce` is called with its URL once it serves.
 
-    Raises StartRefused when a setting, the data directory or the address is at fault.
+    Raises StartRefused when a setting, the data directory or the address is at fault, and
+    TimeoutError when cells could not be closed in time at the stop.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _note_stop, stop, number)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "work"))
     tokens = tokens_from(settings.token, settings.token_file)
     directory = DataDirectory(settings.data_dir)
     directory.acquire()
@@ -77,7 +82,6 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
 async def _parts(
     settings: Settings, directory: DataDirectory, node_id: str, tokens: Tokens
 ) -> AsyncIterator[tuple[Node, Api]]:
-    registry = await Registry.open(directory, ThreadedDatabase.open)
     node = Node(
         directory,
         ThreadedDatabase.open,
@@ -90,7 +94,7 @@ async def _parts(
         await node.start()
         api = Api(
             node,
-            registry,
+            Registry(node),
             tokens,
             MemoryBudget(settings.max_memory_mib * MIB, _MEMORY_WAIT),
             max_body=settings.max_body_mib * MIB,
@@ -99,8 +103,8 @@ async def _parts(
         )
         yield node, api
     finally:
-        await node.close()
-        await registry.close()
+        async with asyncio.timeout(_CLOSE_SECS):
+            await node.close()
 
 
 async def _offload(work: Callable[..., Any], *args: Any) -> Any:
@@ -147,7 +151,10 @@ async def _every(interval: float, clock: Clock, work: Callable[[float], None]) -
 async def _hibernate(interval: float, node: Node) -> None:
     while True:
         await asyncio.sleep(interval)
-        await node.hibernate_idle()
+        try:
+            await node.hibernate_idle()
+        except Exception:
+            log.exception("hibernating failed")
 
 
 def _note_stop(stop: asyncio.Event, number: signal.Signals) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from typing import Any
 
 from cellstore import schema
 from cellstore.database import Database
-from cellstore.faults import translate
+from cellstore.faults import Shortage, translate
 from cellstore.operations import Operation
 from cellstore.schema import Counters
 from cellstore.transactions import Failure, run_batch
@@ -27,21 +26,21 @@ class Cell:
     """An open cell. Made by `Cell.open`; `perform` until `close`."""
 
     def __init__(
-        self, name: str, database: Database, counters: Counters, is_full: Callable[[], bool]
+        self, name: str, database: Database, counters: Counters, shortage: Shortage
     ) -> None:
         self.name = name
         self.last_used = 0.0
         self._database = database
         self._counters = counters
-        self._is_full = is_full
+        self._shortage = shortage
         self._waiting: list[tuple[Operation, asyncio.Future[Any]]] = []
         self._batch: list[tuple[Operation, asyncio.Future[Any]]] = []
         self._quiet: asyncio.Future[None] | None = None
 
     @classmethod
-    async def open(cls, name: str, database: Database, is_full: Callable[[], bool]) -> Cell:
+    async def open(cls, name: str, database: Database, shortage: Shortage) -> Cell:
         """Take over an open database. Raises CellBroken or NewerFormat and leaves it open."""
-        return cls(name, database, await database.run(schema.load), is_full)
+        return cls(name, database, await database.run(schema.load), shortage)
 
     @property
     def busy(self) -> bool:
@@ -94,7 +93,7 @@ class Cell:
             connection, [operation for operation, _ in self._batch], self._counters
         )
         return [
-            Failure(translate(outcome.error, self.name, self._is_full))
+            Failure(translate(outcome.error, self.name, self._shortage))
             if isinstance(outcome, Failure)
             else outcome
             for outcome in outcomes

@@ -71,6 +71,10 @@ def serve(
         logs.configure(chosen.log_format)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_node(chosen, _announce))
+    except TimeoutError:
+        typer.echo("cellstore: some cells could not be closed in time", err=True)
+        # Their threads are still at work, and leaving in order would wait for them.
+        os._exit(1)
     except StartRefused as reason:
         typer.echo(f"cellstore: {reason}", err=True)
         raise typer.Exit(1) from None

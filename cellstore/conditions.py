@@ -5,8 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import Final
 
 _TAGS = re.compile(rb'(W/)?"([^"]*)"')
+
+# Stands for `*`: any tag there is.
+ANY: Final = None
+
+Tags = frozenset[str] | None
 
 
 def digest(data: bytes) -> str:
@@ -15,50 +21,57 @@ def digest(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """What must hold of the stored blob for a write to happen.
+class Match:
+    """The stored blob must have one of these tags."""
 
-    `present` says whether a blob must be there (None: either); `tags` limits it to, or with
-    `present` None keeps it out of, the listed entity tags.
-    """
-
-    present: bool | None
-    tags: frozenset[str] | None = None
+    tags: Tags
 
     def holds(self, data: bytes | None) -> bool:
-        """Whether a write may replace `data`, the stored bytes (None: there is no blob)."""
-        if data is None:
-            return self.present is not True
-        if self.present is False:
-            return False
-        if self.tags is None:
-            return True
-        return (digest(data) in self.tags) is (self.present is True)
+        return data is not None and (self.tags is ANY or digest(data) in self.tags)
 
 
-MUST_BE_ABSENT = Condition(present=False)
-MUST_EXIST = Condition(present=True)
+@dataclass(frozen=True, slots=True)
+class NoneMatch:
+    """The stored blob must have none of these tags."""
+
+    tags: Tags
+
+    def holds(self, data: bytes | None) -> bool:
+        return data is None or (self.tags is not ANY and digest(data) not in self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold of the stored blob (None: there is none) for a write to happen."""
+
+    parts: tuple[Match | NoneMatch, ...]
+
+    def holds(self, data: bytes | None) -> bool:
+        return all(part.holds(data) for part in self.parts)
+
+
+MUST_BE_ABSENT = Condition((NoneMatch(ANY),))
+MUST_EXIST = Condition((Match(ANY),))
 
 
 def parse_condition(if_match: bytes | None, if_none_match: bytes | None) -> Condition | None:
     """Read the two headers (None: not sent). `If-None-Match: *` wins over everything else.
 
-    Weak tags never match, as RFC 9110 has it for writes; a value that holds no tag matches nothing.
+    Weak tags never match in `If-Match`, as RFC 9110 has it; a value that holds no tag has none.
     """
     if if_none_match is not None and if_none_match.strip() == b"*":
         return MUST_BE_ABSENT
+    parts: list[Match | NoneMatch] = []
     if if_match is not None:
-        if if_match.strip() == b"*":
-            return MUST_EXIST
-        return Condition(present=True, tags=_strong_tags(if_match))
+        parts.append(Match(_tags(if_match, weak=False)))
     if if_none_match is not None:
-        return Condition(present=None, tags=_all_tags(if_none_match))
-    return None
+        parts.append(NoneMatch(_tags(if_none_match, weak=True)))
+    return Condition(tuple(parts)) if parts else None
 
 
-def _strong_tags(value: bytes) -> frozenset[str]:
-    return frozenset(tag.decode("latin-1") for weak, tag in _TAGS.findall(value) if not weak)
-
-
-def _all_tags(value: bytes) -> frozenset[str]:
-    return frozenset(tag.decode("latin-1") for _, tag in _TAGS.findall(value))
+def _tags(value: bytes, *, weak: bool) -> Tags:
+    if value.strip() == b"*":
+        return ANY
+    return frozenset(
+        tag.decode("latin-1") for prefix, tag in _TAGS.findall(value) if weak or not prefix
+    )

@@ -37,13 +37,27 @@ class Database(Protocol):
 OpenDatabase = Callable[[Path], Awaitable[Database]]
 
 
-def connect(path: Path, *, durable: bool = True) -> sqlite3.Connection:
-    """Open an existing SQLite file for reading and writing, as every part of the node does.
+def connect(path: Path) -> sqlite3.Connection:
+    """Open an existing SQLite file for reading and writing.
 
-    With `durable` every commit is on the disk when it returns; without, the caller sees to that
-    before the file is used. Raises sqlite3.Error. A missing file is an error: a new database is
-    made as an empty file first, so that a lost one is never mistaken for it.
+    Every commit is on the disk when it returns. Raises sqlite3.Error. A missing file is an error:
+    a new database is made as an empty file first, so that a lost one is never mistaken for it.
     """
+    # FULL: an acknowledged write is on the disk, also when the power goes. A cell's pages are few
+    # and hot, and many cells are open at once.
+    return _connect(path, "synchronous = FULL", "journal_mode = WAL", "cache_size = -1024")
+
+
+def connect_new(path: Path) -> sqlite3.Connection:
+    """Open an empty SQLite file that nobody else knows yet, to be filled.
+
+    What is written goes straight to the file, and is on the disk only when the caller has synced
+    it. Raises sqlite3.Error.
+    """
+    return _connect(path, "synchronous = OFF", "journal_mode = MEMORY")
+
+
+def _connect(path: Path, *pragmas: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
@@ -53,10 +67,8 @@ def connect(path: Path, *, durable: bool = True) -> sqlite3.Connection:
     )
     try:
         connection.text_factory = bytes
-        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        # A cell's pages are few and hot; many cells are open at once.
-        connection.execute("PRAGMA cache_size = -1024")
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
     except BaseException:
         connection.close()
         raise

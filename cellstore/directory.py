@@ -3,8 +3,8 @@
     lock                          held while a node runs; a second one exits
     format                        the number of this layout
     node-id                       the node's name, made once
-    registry/cell.db              the registry's database
     cells/<2 hex>/<cell>.<term>/  one local copy of one cell: cell.db with its -wal and -shm
+    registry/registry.<term>/     the registry, a cell like the others but no run
     staging/                      copies being made; emptied at start
 
 A copy is written in `staging/` and becomes a cell by one rename, so a directory under `cells/`
@@ -21,12 +21,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
-from cellstore.errors import DiskFull, StartRefused
+from cellstore.errors import CellstoreError, DiskFull, StartRefused, Unavailable
 from cellstore.names import is_component
 
 FORMAT = 1
+
+# The registry's name among the cells; no run can have it.
+REGISTRY = "/registry"
+
 DATABASE = "cell.db"
 FIRST_TERM = 1
 
@@ -40,8 +45,9 @@ class DataDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._cells = root / "cells"
+        self._registry = root / "registry"
         self._staging = root / "staging"
-        self._staged = 0
+        self._drafts = count()
         self._lock: int | None = None
 
     def acquire(self) -> None:
@@ -61,10 +67,24 @@ class DataDirectory:
                 f"--data-dir {self.root} is in use by another node; "
                 "stop that one, or give this one a directory of its own"
             ) from None
-        self._check_format()
-        shutil.rmtree(self._staging, ignore_errors=True)
-        self._staging.mkdir(mode=0o700)
-        self._cells.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self._check_format()
+            self._lay_out()
+        except OSError as fault:
+            raise StartRefused(f"--data-dir {self.root}: {fault.strerror}") from None
+
+    def _lay_out(self) -> None:
+        for folder in (self._staging, self._cells, self._registry):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        for number in range(256):
+            (self._cells / f"{number:02x}").mkdir(mode=0o700, exist_ok=True)
+        for leftover in self._staging.iterdir():
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
+        # At every start: the one before may have been killed before it came to this.
+        _sync(self._cells)
         _sync(self.root)
 
     def release(self) -> None:
@@ -86,23 +106,28 @@ class DataDirectory:
         return name.decode("ascii")
 
     def copies(self) -> Iterator[tuple[str, int]]:
-        """Each cell here with the term of its copy, read from names alone."""
-        for folder in os.listdir(self._cells):
-            for entry in os.listdir(self._cells / folder):
+        """Each cell here with the term of its copy, read from names alone.
+
+        Raises StartRefused for anything else that lies among them.
+        """
+        for folder in (self._registry, *self._cells.iterdir()):
+            if not folder.is_dir():
+                raise _stray(folder)
+            for entry in os.listdir(folder):
                 name, _, term = entry.rpartition(".")
                 if not (is_component(os.fsencode(name)) and term.isascii() and term.isdigit()):
-                    stray = self._cells / folder / entry
-                    raise StartRefused(f"{stray} is not a cell; move it out of the way")
-                yield name, int(term)
+                    raise _stray(folder / entry)
+                yield (REGISTRY if folder == self._registry else name), int(term)
 
     def copy(self, name: str, term: int) -> Path:
         """The directory of one copy of a cell."""
-        return self._folder(name) / f"{name}.{term}"
+        if name == REGISTRY:
+            return self._registry / f"registry.{term}"
+        return self._cells / hashlib.sha256(name.encode()).hexdigest()[:2] / f"{name}.{term}"
 
     def stage(self) -> Path:
         """Make an empty directory for a copy to be, with an empty database file in it."""
-        self._staged += 1
-        staging = self._staging / str(self._staged)
+        staging = self._staging / str(next(self._drafts))
         with full_disk(f"making {staging}"):
             staging.mkdir(mode=0o700)
             (staging / DATABASE).touch(mode=0o600)
@@ -114,46 +139,30 @@ class DataDirectory:
 
     def publish(self, staging: Path, name: str, term: int) -> None:
         """Turn a staged, closed copy into the cell's copy of that term, durably."""
-        folder = self._folder(name)
-        with full_disk(f"making a directory for cell `{name}`"):
-            if not folder.exists():
-                folder.mkdir(mode=0o700)
-                _sync(self._cells)
+        copy = self.copy(name, term)
+        with full_disk(f"making cell `{name}`"):
             _sync(staging / DATABASE)
             _sync(staging)
-            copy = self.copy(name, term)
             staging.rename(copy)
             try:
-                _sync(folder)
+                _sync(copy.parent)
             except OSError:
                 copy.rename(staging)
                 raise
 
-    def registry(self) -> Path:
-        """The registry's database file; an empty one is made where there is none."""
-        path = self.root / "registry" / DATABASE
-        if not path.exists():
-            with full_disk("making the registry"):
-                path.parent.mkdir(mode=0o700, exist_ok=True)
-                path.touch(mode=0o600)
-                _sync(path.parent)
-                _sync(self.root)
-        return path
-
-    def is_full(self) -> bool:
-        """Whether the disk has no room, found out by writing: quotas do not show otherwise."""
-        probe = self._staging / "probe"
+    def shortage(self) -> CellstoreError | None:
+        """What there is not enough of, found out by writing: quotas do not show otherwise."""
+        probe = self._staging / f"probe-{next(self._drafts)}"
         try:
             with full_disk("probing"):
                 self._write(probe, bytes(_PROBE))
-        except DiskFull:
-            return True
-        finally:
-            probe.unlink(missing_ok=True)
-        return False
-
-    def _folder(self, name: str) -> Path:
-        return self._cells / hashlib.sha256(name.encode()).hexdigest()[:2]
+                probe.unlink()
+        except DiskFull as fault:
+            return fault
+        except OSError as fault:
+            if fault.errno in (errno.EMFILE, errno.ENFILE):
+                return Unavailable("no file descriptors are left; send it again")
+        return None
 
     def _check_format(self) -> None:
         if (self.root / "index.sqlite3").exists():
@@ -194,6 +203,10 @@ def full_disk(action: str) -> Iterator[None]:
         if fault.errno in _FULL:
             raise DiskFull(f"the disk is full ({action}); make room and send it again") from None
         raise
+
+
+def _stray(path: Path) -> StartRefused:
+    return StartRefused(f"{path} is not a cell; move it out of the way")
 
 
 def _make_durable(directory: Path) -> None:

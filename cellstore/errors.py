@@ -46,12 +46,6 @@ class MethodNotAllowed(CellstoreError):
         self.allow = allow
 
 
-class RequestTimeout(CellstoreError):
-    """The client sent its body too slowly."""
-
-    status = 408
-
-
 class OwnershipUnknown(CellstoreError):
     """The answer to a lease request that cannot be decided: the client must stand down."""
 

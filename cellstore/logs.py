@@ -18,7 +18,13 @@ def configure(style: Literal["auto", "text", "json"]) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     final: list[structlog.types.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                # Without the values of variables, which may be a client's content.
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
         if text
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

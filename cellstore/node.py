@@ -22,8 +22,8 @@ import structlog
 from cellstore import schema
 from cellstore.cell import Cell
 from cellstore.clock import Clock
-from cellstore.database import OpenDatabase, connect, connect_immutable
-from cellstore.directory import DATABASE, FIRST_TERM, DataDirectory
+from cellstore.database import OpenDatabase, connect_immutable, connect_new
+from cellstore.directory import DATABASE, FIRST_TERM, REGISTRY, DataDirectory
 from cellstore.errors import CellBroken, DiskFull, Unavailable
 from cellstore.faults import translate
 from cellstore.operations import CREATES, Operation
@@ -70,11 +70,13 @@ class Node:
         self._held = 0
         self._room = asyncio.Event()
         self._broken: dict[str, str] = {}
+        # Whether the last write found no room on the disk; one log line tells each change.
+        self._full = False
 
     async def start(self) -> None:
         """Learn which cells are here, from names alone."""
         self._terms = await self._offload(self._scan)
-        self._sorted = sorted(self._terms)
+        self._sorted = sorted(self._terms.keys() - {REGISTRY})
 
     def _scan(self) -> dict[str, int]:
         terms: dict[str, int] = {}
@@ -87,8 +89,8 @@ class Node:
         return self._sorted
 
     def open_cells(self) -> list[tuple[str, int]]:
-        """The open cells and their terms; waits for nothing."""
-        return [(name, self._terms[name]) for name in self._open]
+        """The open cells of runs and their terms; waits for nothing."""
+        return [(name, self._terms[name]) for name in self._open if name != REGISTRY]
 
     def broken_cells(self) -> dict[str, str]:
         """The cells that could not be read when last asked for, and why."""
@@ -103,7 +105,7 @@ class Node:
         if cell is None:
             return await self._reach(name, operation)
         self._open.move_to_end(name)
-        return await self._outcome(cell, cell.perform(operation))
+        return await self._outcome(cell, operation, cell.perform(operation))
 
     async def _reach(self, name: str, operation: Operation) -> Any:
         """As `perform`, for a cell that was not open."""
@@ -111,27 +113,39 @@ class Node:
             move = self._moves.get(name)
             if move is not None:
                 await asyncio.wait([move])
+                if not move.cancelled() and isinstance(move.exception(), Unavailable):
+                    # It has waited long enough for all who waited with it.
+                    raise Unavailable(str(move.exception()))
             elif name in self._terms:
-                try:
-                    cell, outcome = await self._move(name, self._bring_up(name, operation))
-                except DiskFull:
-                    return await self._read_without_room(name, operation)
-                return await self._outcome(cell, outcome)
+                cell, outcome = await self._move(name, self._bring_up(name, operation))
+                return outcome if cell is None else await self._outcome(cell, operation, outcome)
             elif operation.absent is CREATES:
                 return await self._move(name, self._create(name, operation))
             else:
                 return operation.absent
         return await self.perform(name, operation)
 
-    async def _outcome(self, cell: Cell, outcome: asyncio.Future[Any]) -> Any:
+    async def _outcome(self, cell: Cell, operation: Operation, pending: asyncio.Future[Any]) -> Any:
         cell.last_used = self._clock.monotonic()
         try:
-            return await outcome
+            outcome = await pending
         except CellBroken as fault:
             self._give_up(cell, fault)
             raise
+        except DiskFull:
+            self._note_full(cell.name)
+            raise
         finally:
             self._room.set()
+        if self._full and operation.statements:
+            self._full = False
+            log.info("disk has room again", cell=cell.name)
+        return outcome
+
+    def _note_full(self, name: str) -> None:
+        if not self._full:
+            self._full = True
+            log.error("disk full, writes are refused", cell=name)
 
     async def _move(self, name: str, work: Coroutine[Any, Any, T]) -> T:
         """Run one move of a cell in a task of its own; its end is seen by all who wait for it."""
@@ -142,25 +156,33 @@ class Node:
         return await asyncio.shield(task)
 
     def _moved(self, name: str, task: asyncio.Task[Any]) -> None:
-        del self._moves[name]
+        if self._moves.get(name) is task:
+            del self._moves[name]
         if not task.cancelled():
             # Those who started the move have this error; nobody may be left to take it.
             task.exception()
 
-    async def _bring_up(self, name: str, operation: Operation) -> tuple[Cell, asyncio.Future[Any]]:
-        """Open a cell and give it its first operation, before anybody can close it for room."""
+    async def _bring_up(self, name: str, operation: Operation) -> tuple[Cell | None, Any]:
+        """Open a cell and give it its first operation, before anybody can close it for room.
+
+        Returns the cell and the pending outcome; or, where a full disk keeps it from being
+        opened, no cell and the outcome of a read that needed none.
+        """
         await self._take_room()
         term = self._terms[name]
         path = self._directory.copy(name, term) / DATABASE
         database = None
         try:
             database = await self._open_database(path)
-            cell = await Cell.open(name, database, self._directory.is_full)
+            cell = await Cell.open(name, database, self._directory.shortage)
         except Exception as error:  # noqa: BLE001 - raised again, translated
             if database is not None:
                 await database.close()
             self._give_room()
-            fault = await self._offload(translate, error, name, self._directory.is_full)
+            fault = await self._offload(translate, error, name, self._directory.shortage)
+            if isinstance(fault, DiskFull):
+                self._note_full(name)
+                return None, await self._offload(self._read_closed, path, name, operation, fault)
             if isinstance(fault, CellBroken):
                 self._list_broken(name, fault)
             raise fault from None
@@ -170,15 +192,36 @@ class Node:
         log.info("cell opened", cell=name, term=term)
         return cell, cell.perform(operation)
 
+    def _read_closed(self, path: Path, name: str, operation: Operation, full: Exception) -> Any:
+        """Serve a read of a cell that a full disk keeps from being opened.
+
+        SQLite makes files beside a database to open it, even to read. A cleanly closed one, which
+        has no log beside it, can be read without. Raises `full` for everything else.
+        """
+        log_file = path.with_name(path.name + "-wal")
+        if operation.statements or (log_file.exists() and log_file.stat().st_size > 0):
+            raise full
+        connection = connect_immutable(path)
+        try:
+            return operation.apply(connection, Counters())
+        except sqlite3.Error as error:
+            raise translate(error, name, self._directory.shortage) from None
+        finally:
+            connection.close()
+
     async def _create(self, name: str, operation: Operation) -> Any:
         """Make a cell together with its first write: neither is ever there without the other."""
         await self._take_room()
         try:
             outcome = await self._offload(self._build, name, operation)
+        except DiskFull:
+            self._note_full(name)
+            raise
         finally:
             self._give_room()
         self._terms[name] = FIRST_TERM
-        insort(self._sorted, name)
+        if name != REGISTRY:
+            insort(self._sorted, name)
         log.info("cell created", cell=name, term=FIRST_TERM)
         return outcome
 
@@ -190,18 +233,9 @@ class Node:
         except BaseException as error:
             self._directory.discard(staging)
             if isinstance(error, Exception):
-                raise translate(error, name, self._directory.is_full) from None
+                raise translate(error, name, self._directory.shortage) from None
             raise
         return outcome
-
-    async def _read_without_room(self, name: str, operation: Operation) -> Any:
-        """Serve a read of a cell that a full disk keeps from being opened.
-
-        SQLite makes files beside a database to open it, even to read. A cleanly closed one, which
-        has no log beside it, can be read without. Raises DiskFull for everything else.
-        """
-        path = self._directory.copy(name, self._terms[name]) / DATABASE
-        return await self._offload(_read_immutable, path, name, operation)
 
     def _give_up(self, cell: Cell, fault: CellBroken) -> None:
         """Close a cell that turned out to be unreadable; the next request tries it afresh."""
@@ -279,7 +313,7 @@ class Node:
 
 def _write_first(path: Path, operation: Operation) -> Any:
     """Make a cell's tables and its first rows, in a file that nobody else knows yet."""
-    connection = connect(path, durable=False)
+    connection = connect_new(path)
     try:
         schema.create(connection)
         (outcome,) = run_batch(connection, [operation], Counters())
@@ -288,16 +322,3 @@ def _write_first(path: Path, operation: Operation) -> Any:
     if isinstance(outcome, Failure):
         raise outcome.error
     return outcome
-
-
-def _read_immutable(path: Path, name: str, operation: Operation) -> Any:
-    log_file = path.with_name(path.name + "-wal")
-    if operation.statements or (log_file.exists() and log_file.stat().st_size > 0):
-        raise DiskFull(
-            f"the disk is full: cell `{name}` cannot be opened; make room and send it again"
-        )
-    connection = connect_immutable(path)
-    try:
-        return operation.apply(connection, Counters())
-    finally:
-        connection.close()

@@ -106,27 +106,7 @@ class ReadRecords:
     def apply(
         self, connection: sqlite3.Connection, counters: Counters
     ) -> list[bytes] | Oversize | None:
-        size = 2
-        chunks: list[bytes] = []
-        row: list[bytes] = []
-        row_size = 0
-        for text in _in_order(connection):
-            row.append(text)
-            row_size += len(text) + 1
-            if row_size >= _CHUNK:
-                size += row_size
-                if size > self.limit:
-                    return Oversize(_file_size(connection))
-                chunks.append(_joined(row, first=not chunks))
-                row, row_size = [], 0
-        if size + row_size > self.limit:
-            return Oversize(_file_size(connection))
-        if row:
-            chunks.append(_joined(row, first=not chunks))
-        if not chunks:
-            return None
-        chunks.append(b"]")
-        return chunks
+        return _json_array(connection, _in_order(connection), self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +123,17 @@ class ListBlobs:
 
 @dataclass(frozen=True, slots=True)
 class ReadBlobs:
-    """Read every blob's bytes, sorted by key. Outcome: the list of them."""
+    """Read all blobs, JSON texts, by key. Outcome: an array in chunks, None when there is none."""
 
+    limit: int
     statements: ClassVar[int] = 0
-    absent: ClassVar[tuple[bytes, ...]] = ()
+    absent: ClassVar[None] = None
 
-    def apply(self, connection: sqlite3.Connection, counters: Counters) -> list[bytes]:
-        return [data for (data,) in connection.execute("SELECT data FROM blobs ORDER BY key")]
+    def apply(
+        self, connection: sqlite3.Connection, counters: Counters
+    ) -> list[bytes] | Oversize | None:
+        blobs = connection.execute("SELECT data FROM blobs ORDER BY key")
+        return _json_array(connection, (data for (data,) in blobs), self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +206,32 @@ class DeleteBlob:
                 (self.key, counters.revision),
             )
         return True
+
+
+def _json_array(
+    connection: sqlite3.Connection, texts: Iterator[bytes], limit: int
+) -> list[bytes] | Oversize | None:
+    size = 2
+    chunks: list[bytes] = []
+    row: list[bytes] = []
+    row_size = 0
+    for text in texts:
+        row.append(text)
+        row_size += len(text) + 1
+        if row_size >= _CHUNK:
+            size += row_size
+            if size > limit:
+                return Oversize(_file_size(connection))
+            chunks.append(_joined(row, first=not chunks))
+            row, row_size = [], 0
+    if size + row_size > limit:
+        return Oversize(_file_size(connection))
+    if row:
+        chunks.append(_joined(row, first=not chunks))
+    if not chunks:
+        return None
+    chunks.append(b"]")
+    return chunks
 
 
 def _in_order(connection: sqlite3.Connection) -> Iterator[bytes]:

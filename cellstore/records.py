@@ -8,7 +8,7 @@ and nesting deeper than its recursion limit. Accepted records keep the text that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -28,6 +28,10 @@ PIECE = 256 * 1024
 T = TypeVar("T")
 
 _WHITESPACE = b" \t\r\n"
+_DIGITS = re.compile(rb"0|[1-9][0-9]*")
+
+# How many commas are tried, of each kind, to cut a long text at.
+_TRIES = 8
 
 
 class Record(NamedTuple):
@@ -64,8 +68,9 @@ def parse_journal(body: bytes) -> list[Record]:
     seen: dict[int, int] = {}
     index = -1
     try:
-        for index, item in enumerate(_split_array(body)):
-            record = _record(item)
+        items: list[msgspec.Raw] = _split(_array, body)
+        for index, item in enumerate(items):
+            record = _record(bytes(item))
             first = seen.setdefault(record.seq, index)
             if first != index:
                 raise ValueError(
@@ -90,53 +95,25 @@ def check_entry(body: bytes) -> bytes:
 
 def _record(text: bytes) -> Record:
     if not text.startswith(b"{"):
-        if text:
-            _check(text, MAX_DEPTH)
         raise ValueError(f"a record is a JSON object, not `{excerpt(text)}`")
-    if len(text) > PIECE:
-        return _large_record(text)
-    value = orjson.loads(text)
-    if _deeper(value, text, MAX_DEPTH):
-        raise ValueError(_too_deep())
-    if text.count(b'"seq"') > 1 or "seq" not in value or not value["seq"]:
-        return _odd_record(text)
-    return Record(_seq(value["seq"]), text)
-
-
-def _large_record(text: bytes) -> Record:
-    for member in _split_object(text).values():
-        _check(bytes(member), MAX_DEPTH - 1)
-    return _odd_record(text)
-
-
-def _odd_record(text: bytes) -> Record:
-    """A record whose `seq` needs a second look: repeated, missing, or spelled like -0 or 1e0.
-
-    Of a repeated `seq` the last counts, and only it is kept: typed readers refuse the rest.
-    """
-    members = _split_object(text)
-    seqs = [bytes(raw) for key, raw in members.items() if key.name == "seq"]
-    if not seqs:
+    _check(text, MAX_DEPTH)
+    members = _split(_object, text)
+    values = {member.name: value for member, value in members.items()}
+    if len(values) != len(members):
+        # Typed readers refuse a repeated member, so only the last of each is kept.
+        pairs = [orjson.dumps(name) + b":" + bytes(value) for name, value in values.items()]
+        text = b"{" + b",".join(pairs) + b"}"
+    if "seq" not in values:
         raise ValueError("`seq` is missing; give each record an unsigned integer `seq`")
-    last = seqs[-1]
-    if last == b"-0":
-        raise ValueError(_bad_seq(b"-0"))
-    if len(seqs) > 1:
-        kept = [(key.name, raw) for key, raw in members.items() if key.name != "seq"]
-        parts = [b'"seq":' + last] + [orjson.dumps(name) + b":" + bytes(raw) for name, raw in kept]
-        text = b"{" + b",".join(parts) + b"}"
-    return Record(_seq(orjson.loads(last)), text)
+    return Record(_seq(bytes(values["seq"])), text)
 
 
-def _seq(value: object) -> int:
-    # A bool is an int to Python, but not to JSON.
-    if type(value) is int and 0 <= value <= MAX_SEQ:
-        return value
-    raise ValueError(_bad_seq(orjson.dumps(value)))
-
-
-def _bad_seq(spelling: bytes) -> str:
-    return f"`seq` is {excerpt(spelling)}; it must be an unsigned integer up to {MAX_SEQ}"
+def _seq(spelling: bytes) -> int:
+    if _DIGITS.fullmatch(spelling) and len(spelling) < 20 and (seq := int(spelling)) <= MAX_SEQ:
+        return seq
+    raise ValueError(
+        f"`seq` is {excerpt(spelling)}; it must be an unsigned integer up to {MAX_SEQ}"
+    )
 
 
 def _too_deep() -> str:
@@ -144,25 +121,62 @@ def _too_deep() -> str:
 
 
 def _check(text: bytes, depth: int) -> None:
-    """Raise ValueError unless `text` is one JSON value that serde_json reads."""
-    if len(text) <= PIECE or text[:1] not in (b"[", b"{"):
+    """Raise ValueError unless `text` is one JSON value that serde_json reads.
+
+    `depth` is how many containers it may nest. A long one is checked in slices of its members,
+    and only where none can be cut, because the members are long themselves, one member at a time.
+    """
+    opening, closing = text[:1], text[-1:]
+    if len(text) <= PIECE or opening + closing not in (b"[]", b"{}"):
         if _deeper(orjson.loads(text), text, depth):
             raise ValueError(_too_deep())
-        return
+        return None
     if depth == 0:
         raise ValueError(_too_deep())
-    parts = _split_array(text) if text[:1] == b"[" else map(bytes, _split_object(text).values())
-    for part in parts:
-        _check(part, depth - 1)
+    start, end = 1, len(text) - 1
+    while end - start > PIECE:
+        cut = _cut(text, start, end, opening, closing, depth)
+        if cut is None:
+            return _check_members(opening + text[start:end] + closing, depth)
+        start = cut + 1
+    last = text[start:end]
+    if start > 1 and not last.strip(_WHITESPACE):
+        raise ValueError(f"a value is missing before the last `{closing.decode()}`")
+    piece = opening + last + closing
+    if _deeper(orjson.loads(piece), piece, depth):
+        raise ValueError(_too_deep())
+    return None
 
 
-def _split_array(text: bytes) -> Iterator[bytes]:
-    items: list[msgspec.Raw] = _split(_array, text)
-    return map(bytes, items)
+def _cut(
+    text: bytes, start: int, end: int, opening: bytes, closing: bytes, depth: int
+) -> int | None:
+    """Find a comma between two members, a slice on from `start`, and check what lies before it.
+
+    If what lies before a comma is whole members, the comma does stand between two.
+    """
+    for separator in (b"},", b"],", b'",', b","):
+        at = start + PIECE // 2
+        for _ in range(_TRIES):
+            at = text.find(separator, at + 1, min(end, start + PIECE))
+            if at < 0:
+                break
+            comma = at + len(separator) - 1
+            piece = opening + text[start:comma] + closing
+            try:
+                value = orjson.loads(piece)
+            except ValueError:
+                continue
+            if _deeper(value, piece, depth):
+                raise ValueError(_too_deep())
+            return comma
+    return None
 
 
-def _split_object(text: bytes) -> dict[_Key, msgspec.Raw]:
-    return _split(_object, text)
+def _check_members(text: bytes, depth: int) -> None:
+    members = _split(_array, text) if text[:1] == b"[" else _split(_object, text).values()
+    for member in members:
+        _check(bytes(member), depth - 1)
 
 
 def _split(decoder: msgspec.json.Decoder[T], text: bytes) -> T:

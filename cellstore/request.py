@@ -29,6 +29,12 @@ class Request:
         Raises BodyTooLarge (before reading, where the length is told), Unavailable, and
         ClientDisconnect when the client goes away first.
         """
+        if (
+            b"upgrade" in self.headers
+            and b"upgrade" in self.headers.get(b"connection", b"").lower()
+        ):
+            # The parser takes what follows the head for another protocol.
+            raise BadRequest("connections are not upgraded here; send bodies without `Upgrade`")
         length = self._content_length()
         if length is not None:
             await self.hold(length * (1 + copies))
@@ -36,8 +42,6 @@ class Request:
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body: bytes = message["body"]
-        if not message["more_body"]:
-            return body
         size = len(body)
         parts = [body]
         while message["more_body"]:
@@ -51,7 +55,9 @@ class Request:
             if size > self._max_body:
                 raise self._too_large(f"over {size - 1}")
             parts.append(message["body"])
-        return b"".join(parts)
+        if length is not None and size != length:
+            raise BadRequest(f"the body has {size} bytes where Content-Length tells {length}")
+        return b"".join(parts) if len(parts) > 1 else body
 
     async def hold(self, size: int) -> None:
         """Hold memory for `size` bytes in place of what is held. Raises Unavailable."""

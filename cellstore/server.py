@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from cellstore.connection import Connection, connections
 from cellstore.errors import StartRefused
-from cellstore.settings import Settings
+from cellstore.settings import Settings, affordable_connections
 
 _BACKLOG = 1024
 
@@ -40,7 +40,11 @@ class Server(uvicorn.Server):
     """uvicorn's server; signals are left to the one who runs it."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        protocol = type("NodeConnection", (Connection,), {"patience": settings.client_timeout_secs})
+        limits = {
+            "patience": settings.client_timeout_secs,
+            "max_connections": affordable_connections(),
+        }
+        protocol = type("NodeConnection", (Connection,), limits)
         super().__init__(
             uvicorn.Config(
                 app,

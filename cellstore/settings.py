@@ -16,6 +16,8 @@ MIB = 1024 * 1024
 
 # Descriptors that an open cell takes: database, log, index.
 _CELL_DESCRIPTORS = 3
+# For the loop, the listener, files being made, probes.
+_OTHER_DESCRIPTORS = 48
 _DEFAULT_OPEN_CELLS = 2000
 
 
@@ -182,3 +184,9 @@ def _affordable_open_cells() -> int:
         return 10**6
     # A quarter is kept for connections and everything else.
     return max(1, soft * 3 // 4 // _CELL_DESCRIPTORS)
+
+
+def affordable_connections() -> int:
+    """How many connections the limit on open files leaves room for beside the cells."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 10**6 if soft == resource.RLIM_INFINITY else max(8, soft // 4 - _OTHER_DESCRIPTORS)

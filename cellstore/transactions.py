@@ -50,9 +50,11 @@ def _commit(
 ) -> list[Any]:
     before = (counters.revision, counters.position)
     writes = sum(operation.statements for operation in operations)
+    # One statement is a transaction of its own; two more calls would cost a tenth of it. With a
+    # neighbour it is not: what it wrote would stay when the other fails, and be done again.
+    explicit = writes > 1 or (writes == 1 and (len(operations) > 1 or counters.saved))
     try:
-        # A single statement is a transaction of its own; two more calls would cost a tenth of it.
-        if writes < 2 and not (writes and counters.saved):
+        if not explicit:
             return [operation.apply(connection, counters) for operation in operations]
         connection.execute("BEGIN IMMEDIATE")
         if counters.saved:

@@ -98,6 +98,51 @@ def test_a_directory_of_the_reference_or_of_a_later_version_is_refused(tmp_path:
     assert "has format '2'" in result.stderr
 
 
+def test_a_broken_registry_keeps_no_run_from_being_served(tmp_path: Path) -> None:
+    with node(tmp_path / "data") as process, Client(process.url) as client:
+        client.put("/registry/name", "{}")
+        client.put("/runs/a/blobs/k", b"v")
+        process.stop()
+    (tmp_path / "data/registry/registry.1/cell.db").write_bytes(b"rubbish" * 1000)
+    with node(tmp_path / "data") as process, Client(process.url) as client:
+        assert client.get("/registry").status == 500
+        assert client.get("/runs/a/blobs/k").body == b"v"
+        assert client.get("/runs").json() == ["a"]
+
+
+def test_a_stray_file_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    with node(tmp_path / "data") as process:
+        process.stop()
+    (tmp_path / "data" / "cells" / "notes.txt").touch()
+    result = cellstore("serve", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    assert result.returncode == 1
+    assert "notes.txt is not a cell; move it out of the way" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_tracebacks_show_no_content() -> None:
+    code = """
+import structlog
+from cellstore import logs
+logs.configure({style!r})
+def work(secret):
+    try:
+        raise RuntimeError("fault")
+    except RuntimeError:
+        structlog.get_logger("cellstore.x").exception("failed")
+work("private-content")
+"""
+    for style in ("text", "json"):
+        result = subprocess.run(
+            [sys.executable, "-c", code.format(style=style)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "RuntimeError: fault" in result.stderr
+        assert "private-content" not in result.stderr.replace('work("private-content")', "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_finishes_what_is_in_flight(tmp_path: Path, number: signal.Signals) -> None:
     with node(tmp_path / "data", "--log-format=json") as process:

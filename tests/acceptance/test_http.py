@@ -163,6 +163,79 @@ def test_an_old_client_is_not_sent_chunks(server: Process, client: Client) -> No
     assert answer.partition(b"\r\n\r\n")[2] == data
 
 
+def test_answers_to_head_keep_their_place(server: Process) -> None:
+    with Raw(server.url) as raw:
+        raw.send(
+            head("HEAD", "/healthz")
+            + head("GET", "/runs/nobody/blobs", BEARER)
+            + head("HEAD", "/runs", BEARER)
+            + head("GET", "/runs/nobody/records", BEARER, "Connection: close")
+        )
+        parts = raw.until_closed().split(b"HTTP/1.1 ")[1:]
+    assert [part[:3] for part in parts] == [b"200", b"200", b"200", b"404"]
+    assert [part.partition(b"\r\n\r\n")[2] for part in parts] == [b"", b"[]", b"", b"no journal"]
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 5", "Transfer-Encoding: chunked"])
+def test_an_upgrade_does_not_cost_a_body(server: Process, client: Client, framing: str) -> None:
+    client.put("/runs/upgraded/blobs/a", b"before")
+    with Raw(server.url) as raw:
+        request = head(
+            "PUT",
+            "/runs/upgraded/blobs/a",
+            BEARER,
+            framing,
+            "Connection: Upgrade, HTTP2-Settings",
+            "Upgrade: h2c",
+        )
+        answer = raw.send(request + b"5\r\nhello\r\n0\r\n\r\n").until_closed()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"without `Upgrade`" in answer
+    assert client.get("/runs/upgraded/blobs/a").body == b"before"
+    with Raw(server.url) as raw:
+        request = head(
+            "GET", "/runs/upgraded/blobs/a", BEARER, "Connection: Upgrade", "Upgrade: h2c"
+        )
+        assert raw.send(request).until_closed().endswith(b"\r\n\r\nbefore")
+
+
+def test_trailers_do_not_pile_up(server: Process) -> None:
+    before = server.resident_kib()
+    with Raw(server.url) as raw:
+        raw.send(head("PUT", "/runs/trailers/blobs/a", "Transfer-Encoding: chunked") + b"0\r\n")
+        sent = 0
+        try:
+            while sent < 50 * MIB:
+                raw.send(b"x-trailer: " + b"y" * 60000 + b"\r\n")
+                sent += 60000
+        except ConnectionError:
+            pass
+        assert sent < 50 * MIB
+    assert server.resident_kib() < before + 20 * 1024
+
+
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+def test_one_who_reads_slowly_but_reads_is_served(
+    server: Process, client: Client, connection: str
+) -> None:
+    size = 2 * MIB
+    client.put("/runs/slowly/blobs/a", bytes(size))
+    with Raw(server.url, receive_buffer=4096) as raw:
+        raw.send(head("GET", "/runs/slowly/blobs/a", BEARER, f"Connection: {connection}"))
+        received = len(raw.head().partition(b"\r\n\r\n")[2])
+        start = time.monotonic()  # noqa: TID251
+        # 512 KiB a second: longer than the patience of this node in all, faster than its limit.
+        while received < size:
+            piece = raw.socket.recv(8192)
+            if not piece:
+                break
+            received += len(piece)
+            ahead = received / (512 * 1024) - (time.monotonic() - start)  # noqa: TID251
+            if ahead > 0:
+                time.sleep(ahead)
+    assert received == size
+
+
 # Limits
 
 

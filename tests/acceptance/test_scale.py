@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from cellstore.directory import DATABASE, FIRST_TERM, DataDirectory
 from tests.support.client import Client, record
-from tests.support.processes import node, wait_for
+from tests.support.processes import Process, free_port, node, wait_for
 
 RUNS = 10_000
 
@@ -90,6 +91,25 @@ def test_500_idle_connections(many_runs: Path) -> None:
         print(f"500 idle connections: +{process.resident_kib() - before} KiB")
 
 
+def test_connections_leave_descriptors_for_cells(tmp_path: Path) -> None:
+    port = free_port()
+    serve = f"{sys.executable} -m cellstore serve --listen 127.0.0.1:{port} --data-dir {tmp_path}/d"
+    limited = ["bash", "-c", f"ulimit -n 256; exec {serve}"]
+    process = Process(limited, port, tmp_path / "log").ready()
+    try:
+        with contextlib.ExitStack() as stack, Client(process.url) as client:
+            assert client.put("/runs/r-0/blobs/k", b"v").body == b"ok"
+            for _ in range(300):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for number in range(1, 80):
+                assert client.put(f"/runs/r-{number}/blobs/k", b"v").body == b"ok"
+                assert client.get(f"/runs/r-{number}/blobs/k").body == b"v"
+        assert process.stop() == 0
+    finally:
+        process.end()
+    assert "Traceback" not in process.log()
+
+
 # A full disk, for real: a small file system of its own.
 
 
@@ -132,6 +152,8 @@ def test_a_full_disk(small_disk: Path) -> None:
         status = client.get("/status").json()
         assert status["broken"] == []
         assert client.get("/runs").json() == ["asleep", "open"]
+        assert process.log().count("disk full, writes are refused") == 1
+        assert "disk has room again" not in process.log()
         # There is room again: the node goes on, and nothing of the refused writes is there.
         ballast.unlink()
         assert client.get("/runs/open/blobs").json() == ["k"]
@@ -140,8 +162,38 @@ def test_a_full_disk(small_disk: Path) -> None:
             assert client.post(f"/runs/{run}/records", record(2)).body == b"ok"
             assert client.put(f"/runs/{run}/blobs/large", bytes(100_000)).body == b"ok"
         assert len(client.get("/runs/asleep/records").json()) == 2
+        assert "disk has room again" in process.log()
         assert process.stop() == 0
     assert "broken" not in process.log().replace('"broken": []', "")
+
+
+def test_a_node_starts_on_a_full_disk(small_disk: Path) -> None:
+    with node(small_disk / "data") as process, Client(process.url) as client:
+        assert client.put("/runs/a/blobs/k", b"v").body == b"ok"
+        assert client.put("/registry/name", '{"a":1}').body == b"ok"
+        process.stop()
+    fill(small_disk / "ballast")
+    with node(small_disk / "data") as process, Client(process.url) as client:
+        assert client.get("/runs/a/blobs/k").body == b"v"
+        assert client.get("/registry").json() == [{"a": 1}]
+        assert client.put("/runs/a/blobs/k", bytes(100_000)).status == 507
+
+
+def test_a_first_write_needs_no_more_room_than_it_takes(small_disk: Path) -> None:
+    with node(small_disk / "data") as process, Client(process.url) as client:
+        for size in range(1_000_000, 3_200_000, 200_000):
+            answer = client.put(f"/runs/r-{size}/blobs/k", bytes(size))
+            left = list(small_disk.glob(f"data/cells/*/r-{size}.1/*"))
+            if answer.status == 200:
+                # All of it is in the file that was synced, nothing in a log that was not.
+                assert [path.name for path in left] == ["cell.db"]
+                assert left[0].stat().st_size >= size
+                left[0].unlink()
+                left[0].parent.rmdir()
+            else:
+                assert answer.status == 507
+                assert left == []
+        assert list((small_disk / "data" / "staging").iterdir()) == []
 
 
 def fill(ballast: Path) -> None:

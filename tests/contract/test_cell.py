@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -64,7 +65,7 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         database = CountingDatabase(await request.param.open(path))
         try:
             await database.run(schema.create_if_empty)
-            cell = await Cell.open("c", database, lambda: False)
+            cell = await Cell.open("c", database, lambda: None)
         except CellBroken:
             await database.close()
             raise
@@ -126,6 +127,35 @@ async def test_a_failing_write_takes_no_neighbour_with_it(reopen: Reopen) -> Non
     assert list(outcomes[3:]) == [True, False]
     assert await cell.perform(ListBlobs()) == ["small"]
     assert await cell.perform(ReadRecords(LIMIT)) == [b'[{"seq":1},{"seq":2}', b"]"]
+
+
+@dataclass(frozen=True)
+class FailingRead:
+    """A read that meets a damaged page."""
+
+    statements: ClassVar[int] = 0
+    absent: ClassVar[None] = None
+
+    def apply(self, connection: sqlite3.Connection, counters: schema.Counters) -> None:
+        raise sqlite3.OperationalError("a damaged page")
+
+
+async def test_a_failing_read_does_not_have_its_neighbours_done_twice(reopen: Reopen) -> None:
+    cell, _ = await reopen()
+    await cell.perform(Append(record(1)))
+    for number in range(5):
+        key = f"lease-{number}"
+        # The first goes alone; the two behind it share a batch.
+        outcomes: Any = await asyncio.gather(
+            cell.perform(ListBlobs()),
+            cell.perform(PutBlob(key, b"mine", MUST_BE_ABSENT)),
+            cell.perform(FailingRead()),
+            return_exceptions=True,
+        )
+        assert outcomes[1] is True
+        assert isinstance(outcomes[2], sqlite3.OperationalError)
+    await cell.perform(Append(record(2)))
+    assert (cell._counters.revision, cell._counters.position) == (7, 2)
 
 
 async def test_a_full_disk_loses_nothing_and_ends(reopen: Reopen) -> None:

@@ -29,9 +29,12 @@ class Answer:
 class Client:
     """One connection to a server, opened anew when the server has closed it."""
 
-    def __init__(self, url: str, token: str | None = None, timeout: float = 30.0) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, timeout: float = 30.0, *, retry: bool = True
+    ) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=timeout)
         self._token = token
+        self._retry = retry
 
     def request(
         self,
@@ -54,7 +57,7 @@ class Client:
             return self._exchange(method, path, body, sent, chunked)
         except ConnectionError:
             # The server may have closed a connection that it had promised to keep.
-            if not used_before:
+            if not (used_before and self._retry):
                 raise
             return self._exchange(method, path, body, sent, chunked)
 

@@ -1,0 +1,92 @@
+"""The API without a server: paths, and requests that the end of a stop cuts short."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+import pytest
+
+from cellstore.api import Api, resolve
+from cellstore.auth import NoTokens
+from cellstore.errors import BadRequest, NotFound
+from cellstore.memory import MemoryBudget
+from cellstore.node import Node
+from cellstore.registry import Registry
+
+
+class NeverNode:
+    """A node whose work never ends."""
+
+    async def perform(self, name: str, operation: object) -> object:
+        return await asyncio.get_running_loop().create_future()
+
+
+async def cut_short(path: str) -> tuple[int, dict[bytes, bytes], bytes]:
+    """Send a PUT, cancel it as the server does when its patience ends, return the answer."""
+    node = cast("Node", NeverNode())
+    budget = MemoryBudget(2**30, patience=1)
+    api = Api(node, Registry(node), NoTokens(), budget, max_body=1000, node_id="n", version="0")
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "PUT",
+        "raw_path": path.encode(),
+        "headers": [(b"content-length", b"2")],
+        "http_version": "1.1",
+    }
+    task = asyncio.create_task(api(scope, receive, send))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+    assert budget.held == 0
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
+
+
+async def test_a_request_cut_short_is_told_to_come_again() -> None:
+    status, headers, body = await cut_short("/runs/a/blobs/k")
+    assert status == 503
+    assert headers[b"retry-after"] == b"1"
+    assert b"stopping" in body
+
+
+async def test_a_lease_cut_short_makes_its_client_stand_down() -> None:
+    status, _, body = await cut_short("/runs/a/blobs/lease.json")
+    assert status == 409
+    assert json.loads(body)["owner"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("path", "resource", "names"),
+    [
+        (b"/status", "status", ()),
+        (b"/runs", "runs", ()),
+        (b"/runs/a/records", "records", ("a",)),
+        (b"/runs/%61/blobs", "blobs", ("a",)),
+        (b"/runs/a/blobs/b", "blob", ("a", "b")),
+        (b"/runs/a/blobs/b/c%2Fd/", "blob", ("a", "b/c/d/")),
+        (b"/registry", "registry", ()),
+        (b"/registry/a", "entry", ("a",)),
+    ],
+)
+def test_paths(path: bytes, resource: str, names: tuple[str, ...]) -> None:
+    assert resolve(path) == (resource, names)
+
+
+@pytest.mark.parametrize("path", [b"/", b"", b"/runs/", b"/runs/a/blobs/", b"/status/x", b"/x"])
+def test_paths_that_are_none(path: bytes) -> None:
+    with pytest.raises(NotFound):
+        resolve(path)
+
+
+def test_a_bad_name_in_a_path() -> None:
+    with pytest.raises(BadRequest, match="run id"):
+        resolve(b"/runs//records")
