@@ -12,7 +12,7 @@ import sqlite3
 from typing import Any
 
 from cellstore import schema
-from cellstore.database import Database
+from cellstore.database import Database, run
 from cellstore.faults import Shortage, translate
 from cellstore.operations import Operation
 from cellstore.schema import Counters
@@ -40,7 +40,7 @@ class Cell:
     @classmethod
     async def open(cls, name: str, database: Database, shortage: Shortage) -> Cell:
         """Take over an open database. Raises CellBroken or NewerFormat and leaves it open."""
-        return cls(name, database, await database.run(schema.load), shortage)
+        return cls(name, database, await run(database, schema.load), shortage)
 
     @property
     def busy(self) -> bool:
@@ -61,19 +61,16 @@ class Cell:
             self._quiet = self._quiet or asyncio.get_running_loop().create_future()
             await self._quiet
         try:
-            await self._database.run(self._save)
+            await run(self._database, self._save)
         finally:
             await self._database.close()
 
     def _serve(self) -> None:
         self._batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-        self._database.run(self._run).add_done_callback(self._served)
+        self._database.post(self._run, self._served)
 
-    def _served(self, running: asyncio.Future[list[Any]]) -> None:
-        try:
-            outcomes = running.result()
-        except Exception as error:  # noqa: BLE001 - each who waits is told
-            outcomes = [Failure(error)] * len(self._batch)
+    def _served(self, served: list[Any] | Exception) -> None:
+        outcomes = [Failure(served)] * len(self._batch) if isinstance(served, Exception) else served
         for (_, future), outcome in zip(self._batch, outcomes, strict=True):
             if future.done():
                 continue

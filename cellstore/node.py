@@ -289,8 +289,8 @@ class Node:
         finally:
             self._give_room()
 
-    async def hibernate_idle(self) -> None:
-        """Close the cells that nobody used for `idle_secs`."""
+    async def hibernate_idle(self) -> int:
+        """Close the cells that nobody used for `idle_secs`. Returns how many there were."""
         now = self._clock.monotonic()
         idle = []
         for cell in self._open.values():
@@ -301,6 +301,7 @@ class Node:
         for cell in idle:
             if not cell.busy and self._open.get(cell.name) is cell:
                 await asyncio.wait([self._start_closing(cell)])
+        return len(idle)
 
     async def close(self) -> None:
         """Finish what is under way, then checkpoint and close every cell."""

@@ -211,21 +211,18 @@ class DeleteBlob:
 def _json_array(
     connection: sqlite3.Connection, texts: Iterator[bytes], limit: int
 ) -> list[bytes] | Oversize | None:
-    size = 2
+    # The file's size bounds what is in it, and is known without reading.
+    if (size := _file_size(connection)) > limit:
+        return Oversize(size)
     chunks: list[bytes] = []
     row: list[bytes] = []
     row_size = 0
     for text in texts:
         row.append(text)
-        row_size += len(text) + 1
+        row_size += len(text)
         if row_size >= _CHUNK:
-            size += row_size
-            if size > limit:
-                return Oversize(_file_size(connection))
             chunks.append(_joined(row, first=not chunks))
             row, row_size = [], 0
-    if size + row_size > limit:
-        return Oversize(_file_size(connection))
     if row:
         chunks.append(_joined(row, first=not chunks))
     if not chunks:

@@ -77,12 +77,6 @@ def create(connection: sqlite3.Connection) -> None:
     connection.executescript(_TABLES)
 
 
-def create_if_empty(connection: sqlite3.Connection) -> None:
-    """Make the tables unless there are some already."""
-    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
-        create(connection)
-
-
 def load(connection: sqlite3.Connection) -> Counters:
     """Where the cell stands. Raises CellBroken or NewerFormat if this is no cell of ours."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]

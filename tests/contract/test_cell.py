@@ -15,7 +15,7 @@ import pytest
 from cellstore import schema
 from cellstore.cell import MAX_BATCH, Cell
 from cellstore.conditions import MUST_BE_ABSENT
-from cellstore.database import Database, InlineDatabase, ThreadedDatabase, Work
+from cellstore.database import Database, InlineDatabase, ThreadedDatabase, Work, run
 from cellstore.errors import CellBroken, DiskFull
 from cellstore.operations import (
     Append,
@@ -43,9 +43,9 @@ class CountingDatabase:
         self._database = database
         self.handed = 0
 
-    def run(self, work: Work[Any]) -> asyncio.Future[Any]:
+    def post(self, work: Work[Any], done: Callable[[Any], object]) -> None:
         self.handed += 1
-        return self._database.run(work)
+        self._database.post(work, done)
 
     async def close(self) -> None:
         await self._database.close()
@@ -64,7 +64,8 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     async def open_cell() -> tuple[Cell, CountingDatabase]:
         database = CountingDatabase(await request.param.open(path))
         try:
-            await database.run(schema.create_if_empty)
+            if not opened:
+                await run(database, schema.create)
             cell = await Cell.open("c", database, lambda: None)
         except CellBroken:
             await database.close()
@@ -113,7 +114,7 @@ async def test_a_failing_write_takes_no_neighbour_with_it(reopen: Reopen) -> Non
     def limit(connection: sqlite3.Connection) -> None:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 150)
 
-    await cell._database.run(limit)
+    await run(cell._database, limit)
     outcomes: Any = await asyncio.gather(
         cell.perform(Append(record(1))),
         cell.perform(Append(record(2))),
@@ -165,7 +166,7 @@ async def test_a_full_disk_loses_nothing_and_ends(reopen: Reopen) -> None:
     def pages(count: int) -> Callable[[sqlite3.Connection], None]:
         return lambda connection: connection.execute(f"PRAGMA max_page_count = {count}").close()
 
-    await cell._database.run(pages(1))
+    await run(cell._database, pages(1))
     writes = [PutBlob(f"large-{n}", bytes([n]) * 20000) for n in range(3)]
     small = [PutBlob("first", b"2"), Append(record(1))]
     outcomes = await asyncio.gather(
@@ -175,7 +176,7 @@ async def test_a_full_disk_loses_nothing_and_ends(reopen: Reopen) -> None:
     assert "cell `c`" in str(outcomes[0])
     # What needs no new page has room.
     assert outcomes[3:] == [True, None]
-    await cell._database.run(pages(1000000))
+    await run(cell._database, pages(1000000))
     for operation in writes:
         assert await cell.perform(operation) is True
     assert await cell.perform(ListBlobs()) == ["first", "large-0", "large-1", "large-2"]

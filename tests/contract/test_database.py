@@ -15,6 +15,7 @@ from cellstore.database import (
     ThreadedDatabase,
     Work,
     connect_immutable,
+    run,
 )
 
 
@@ -48,27 +49,27 @@ def values(connection: sqlite3.Connection) -> list[object]:
 
 async def test_work_is_run_in_order(open_database: OpenDatabase, path: Path) -> None:
     database: Database = await open_database(path)
-    await database.run(create)
-    running = [database.run(insert(n)) for n in range(50)]
+    await run(database, create)
+    running = [run(database, insert(n)) for n in range(50)]
     assert await asyncio.gather(*running) == [1] * 50
-    assert await database.run(values) == list(range(50))
+    assert await run(database, values) == list(range(50))
     await database.close()
 
 
 async def test_errors_come_to_the_one_who_asked(open_database: OpenDatabase, path: Path) -> None:
     database = await open_database(path)
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        await database.run(values)
-    await database.run(create)
-    assert await database.run(values) == []
+        await run(database, values)
+    await run(database, create)
+    assert await run(database, values) == []
     await database.close()
 
 
 async def test_work_is_done_also_if_nobody_waits(open_database: OpenDatabase, path: Path) -> None:
     database = await open_database(path)
-    await database.run(create)
-    database.run(insert(1)).cancel()
-    assert await database.run(values) == [1]
+    await run(database, create)
+    database.post(insert(1), lambda _: None)
+    assert await run(database, values) == [1]
     await database.close()
 
 
@@ -79,14 +80,14 @@ async def test_settings_of_the_connection(open_database: OpenDatabase, path: Pat
         names = ("journal_mode", "synchronous")
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert await database.run(pragmas) == [b"wal", 2]
-    assert await database.run(lambda c: c.execute("SELECT 'text'").fetchone()[0]) == b"text"
+    assert await run(database, pragmas) == [b"wal", 2]
+    assert await run(database, lambda c: c.execute("SELECT 'text'").fetchone()[0]) == b"text"
     await database.close()
 
 
 async def test_closing_leaves_one_file(open_database: OpenDatabase, path: Path) -> None:
     database = await open_database(path)
-    await database.run(create)
+    await run(database, create)
     assert (path.parent / "cell.db-wal").exists()
     await database.close()
     assert [entry.name for entry in path.parent.iterdir()] == ["cell.db"]
@@ -100,7 +101,7 @@ async def test_after_closing_nothing_runs(open_database: OpenDatabase, path: Pat
     database = await open_database(path)
     await database.close()
     with pytest.raises((ValueError, sqlite3.ProgrammingError)):
-        await database.run(create)
+        await run(database, create)
 
 
 async def test_a_missing_file_is_an_error(open_database: OpenDatabase, tmp_path: Path) -> None:
