@@ -9,7 +9,7 @@ stands for operations that bring the cell into being instead.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import lt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
@@ -20,8 +20,8 @@ from cellstore.schema import Counters
 
 CREATES: Final = object()
 
-# Rows of a long journal are handed on joined, so that sending them costs a few large writes.
-_CHUNK = 256 * 1024
+# Rows of a journal are read and handed on this many at a time.
+_ROWS = 256
 
 
 class Operation(Protocol):
@@ -106,7 +106,11 @@ class ReadRecords:
     def apply(
         self, connection: sqlite3.Connection, counters: Counters
     ) -> list[bytes] | Oversize | None:
-        return _json_array(connection, _in_order(connection), self.limit)
+        # The file's size bounds what is in it, and is known without reading.
+        if (size := _file_size(connection)) > self.limit:
+            return Oversize(size)
+        rows = connection.execute("SELECT pos, data FROM records ORDER BY seq")
+        return _json_array(_in_order(rows) or _sorted(connection))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class ListBlobs:
     absent: ClassVar[tuple[str, ...]] = ()
 
     def apply(self, connection: sqlite3.Connection, counters: Counters) -> list[str]:
-        rows = connection.execute("SELECT key FROM blobs ORDER BY key")
+        rows = connection.execute("SELECT key FROM blobs WHERE data IS NOT NULL ORDER BY key")
         return [key.decode("utf-8") for (key,) in rows]
 
 
@@ -132,8 +136,12 @@ class ReadBlobs:
     def apply(
         self, connection: sqlite3.Connection, counters: Counters
     ) -> list[bytes] | Oversize | None:
-        blobs = connection.execute("SELECT data FROM blobs ORDER BY key")
-        return _json_array(connection, (data for (data,) in blobs), self.limit)
+        if (size := _file_size(connection)) > self.limit:
+            return Oversize(size)
+        blobs = connection.execute(
+            "SELECT data FROM blobs WHERE data IS NOT NULL ORDER BY key"
+        ).fetchall()
+        return _json_array([b",".join(data for (data,) in blobs)] if blobs else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +157,7 @@ class ReadBlob:
         size = connection.execute(
             "SELECT length(data) FROM blobs WHERE key = ?", (self.key,)
         ).fetchone()
-        if size is None:
+        if size is None or size[0] is None:
             return None
         if size[0] > self.limit:
             return Oversize(size[0])
@@ -186,11 +194,11 @@ class PutBlob:
 
 @dataclass(frozen=True, slots=True)
 class DeleteBlob:
-    """Delete one blob and leave its tombstone. Outcome: whether the condition held."""
+    """Delete one blob, whose row stays as its tombstone. Outcome: whether the condition held."""
 
     key: str
     condition: Condition | None = None
-    statements: ClassVar[int] = 2
+    statements: ClassVar[int] = 1
 
     @property
     def absent(self) -> bool:
@@ -199,51 +207,50 @@ class DeleteBlob:
     def apply(self, connection: sqlite3.Connection, counters: Counters) -> bool:
         if self.condition is not None and not self.condition.holds(_blob(connection, self.key)):
             return False
-        if connection.execute("DELETE FROM blobs WHERE key = ?", (self.key,)).rowcount:
+        deleted = connection.execute(
+            "UPDATE blobs SET rev = ?, data = NULL WHERE key = ? AND data IS NOT NULL",
+            (counters.revision + 1, self.key),
+        )
+        if deleted.rowcount:
             counters.revision += 1
-            connection.execute(
-                "INSERT OR REPLACE INTO tombstones (key, rev) VALUES (?, ?)",
-                (self.key, counters.revision),
-            )
         return True
 
 
-def _json_array(
-    connection: sqlite3.Connection, texts: Iterator[bytes], limit: int
-) -> list[bytes] | Oversize | None:
-    # The file's size bounds what is in it, and is known without reading.
-    if (size := _file_size(connection)) > limit:
-        return Oversize(size)
+def _in_order(rows: sqlite3.Cursor) -> list[bytes] | None:
+    """The texts of rows of position and text, joined by commas in chunks; None if out of order.
+
+    Mostly the order of the keys is that of the positions. Asking SQLite for the latter would make
+    it sort the texts.
+    """
     chunks: list[bytes] = []
-    row: list[bytes] = []
-    row_size = 0
-    for text in texts:
-        row.append(text)
-        row_size += len(text)
-        if row_size >= _CHUNK:
-            chunks.append(_joined(row, first=not chunks))
-            row, row_size = [], 0
-    if row:
-        chunks.append(_joined(row, first=not chunks))
-    if not chunks:
-        return None
-    chunks.append(b"]")
+    last = -1
+    while batch := rows.fetchmany(_ROWS):
+        positions, texts = zip(*batch, strict=True)
+        if positions[0] <= last or not all(map(lt, positions, positions[1:])):
+            return None
+        last = positions[-1]
+        chunks.append(b",".join(texts))
     return chunks
 
 
-def _in_order(connection: sqlite3.Connection) -> Iterator[bytes]:
-    """The texts of the records by position. Mostly that is the order of their keys.
+def _sorted(connection: sqlite3.Connection) -> list[bytes]:
+    """As `_in_order`, by sorting the keys; also of no rows."""
+    order = sorted(connection.execute("SELECT pos, seq FROM records"))
+    return [
+        connection.execute("SELECT data FROM records WHERE seq = ?", (seq,)).fetchone()[0]
+        for _, seq in order
+    ]
 
-    Asking SQLite for the order would make it sort the texts; here only keys are sorted, if need be.
-    """
-    order = connection.execute("SELECT pos, seq FROM records ORDER BY seq").fetchall()
-    if all(map(lt, order, order[1:])):
-        for (text,) in connection.execute("SELECT data FROM records ORDER BY seq"):
-            yield text
-    else:
-        order.sort()
-        for _, seq in order:
-            yield connection.execute("SELECT data FROM records WHERE seq = ?", (seq,)).fetchone()[0]
+
+def _json_array(chunks: list[bytes]) -> list[bytes] | None:
+    """Chunks of joined texts as a JSON array, in chunks; None of none."""
+    if not chunks:
+        return None
+    parts = [b"[", chunks[0]]
+    for chunk in chunks[1:]:
+        parts += (b",", chunk)
+    parts.append(b"]")
+    return parts
 
 
 def _file_size(connection: sqlite3.Connection) -> int:
@@ -251,10 +258,6 @@ def _file_size(connection: sqlite3.Connection) -> int:
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
     )
     return int(pages * page_size)
-
-
-def _joined(texts: list[bytes], *, first: bool) -> bytes:
-    return (b"[" if first else b",") + b",".join(texts)
 
 
 def _blob(connection: sqlite3.Connection, key: str) -> bytes | None:

@@ -1,7 +1,8 @@
 """The tables of a cell's database and the number of its format. See docs/storage-format.md.
 
-Every row carries the revision that wrote it, and what is deleted leaves a tombstone or a mark: a
-replica that knows all up to some revision can be brought up to date with the rows above it.
+Every row carries the revision that wrote it, and what is deleted leaves a tombstone (a blob
+without data) or a mark: a replica that knows all up to some revision can be brought up to date with
+the rows above it.
 
 No column but the keys is indexed, so an append changes one page. The price is paid at opening: the
 newest revision and the next position are found by a scan, unless the cell was closed cleanly and
@@ -29,12 +30,8 @@ CREATE TABLE records (
 CREATE TABLE blobs (
     key  TEXT NOT NULL PRIMARY KEY,
     rev  INTEGER NOT NULL,
-    data BLOB NOT NULL
+    data BLOB
 );
-CREATE TABLE tombstones (
-    key  TEXT NOT NULL PRIMARY KEY,
-    rev  INTEGER NOT NULL
-) WITHOUT ROWID;
 CREATE TABLE marks (
     name TEXT NOT NULL PRIMARY KEY,
     rev  INTEGER NOT NULL
@@ -53,7 +50,6 @@ SELECT
     max(
         (SELECT ifnull(max(rev), 0) FROM records),
         (SELECT ifnull(max(rev), 0) FROM blobs),
-        (SELECT ifnull(max(rev), 0) FROM tombstones),
         (SELECT ifnull(max(rev), 0) FROM marks)
     ),
     (SELECT ifnull(max(pos), -1) + 1 FROM records)
