@@ -46,7 +46,7 @@ from cellstore.request import Request
 log = structlog.get_logger("cellstore.api")
 
 # Reads up to this many bytes are served at once; for longer ones memory is taken first.
-_SMALL_READ = 1024 * 1024
+_SMALL_READ = 256 * 1024
 
 _BYTES_PER_RECORD = 300
 

@@ -124,17 +124,26 @@ def node(
     data: Path, *options: str, token: str | None = None, port: int | None = None
 ) -> Iterator[Process]:
     """A cellstore node serving `data`, stopped at the end if it still runs."""
-    port = port or free_port()
-    command = [sys.executable, "-m", "cellstore", "serve", "--listen", f"127.0.0.1:{port}"]
-    environment = {} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token}
-    data.parent.mkdir(parents=True, exist_ok=True)
-    process = Process(
-        [*command, "--data-dir", str(data), *options],
-        port,
-        data.with_name(data.name + ".log"),
-        environment,
-    )
+    process = start([sys.executable, "-m", "cellstore", "serve"], data, options, token, port)
     try:
         yield process.ready()
     finally:
         process.end()
+
+
+def start(
+    command: Sequence[str],
+    data: Path,
+    options: Sequence[str] = (),
+    token: str | None = None,
+    port: int | None = None,
+) -> Process:
+    """Start a server on `data` whose flags are those of a cell store."""
+    port = port or free_port()
+    data.parent.mkdir(parents=True, exist_ok=True)
+    return Process(
+        [*command, "--listen", f"127.0.0.1:{port}", "--data-dir", str(data), *options],
+        port,
+        data.with_name(data.name + ".log"),
+        {} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token},
+    )

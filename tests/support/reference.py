@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.support.processes import Process, free_port
+from tests.support.processes import Process, start
 
 VERSION = "3.8.1"
 
@@ -39,16 +39,7 @@ def reference(
     data: Path, token: str | None = None, options: Sequence[str] = ()
 ) -> Iterator[Process]:
     """The reference server on `data`, killed at the end. The binary must be there."""
-    port = free_port()
-    command = [str(binary()), "cell-store", "--listen", f"127.0.0.1:{port}"]
-    environment = {} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token}
-    data.parent.mkdir(parents=True, exist_ok=True)
-    process = Process(
-        [*command, "--data-dir", str(data), *options],
-        port,
-        data.with_name(data.name + ".log"),
-        environment,
-    )
+    process = start([str(binary()), "cell-store"], data, options, token)
     try:
         yield process.ready()
     finally:
