@@ -12,6 +12,7 @@ import random  # noqa: TID251
 import sqlite3
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def append_until(stop: threading.Event, url: str, ledger: Ledger) -> None:
     client.close()
 
 
-def test_kill_after_kill(tmp_path: Path) -> None:
+def test_kill_after_kill(tmp_path: Path, report: Callable[[str], None]) -> None:
     seed = random.SystemRandom().randrange(2**32)
     chance = random.Random(seed)
     port = free_port()
@@ -107,7 +108,7 @@ def test_kill_after_kill(tmp_path: Path) -> None:
         assert len(revisions) == len(set(revisions))
         connection.close()
     total = sum(len(ledger.acknowledged) for ledger in ledgers)
-    print(f"{KILLS} kills, {total} acknowledged records, none lost, none doubled (seed {seed})")
+    report(f"{KILLS} kills, {total} acknowledged records, none lost, none doubled (seed {seed})")
 
 
 def await_more(ledgers: list[Ledger], count: int) -> None:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ def many_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_many_runs_within_bounds(many_runs: Path) -> None:
+def test_many_runs_within_bounds(many_runs: Path, report: Callable[[str], None]) -> None:
     assert max(len(list(folder.iterdir())) for folder in many_runs.glob("cells/*")) < 100
     with node(many_runs, "--max-open-cells=100") as process, Client(process.url) as client:
         start_kib, start_files = process.resident_kib(), process.descriptors()
@@ -46,7 +46,7 @@ def test_many_runs_within_bounds(many_runs: Path) -> None:
         assert len(client.get("/status").json()["cells"]) == 100
         wait_for(lambda: process.descriptors() <= start_files + 3 * 100 + 10, "closing files")
         grown = process.resident_kib() - start_kib
-        print(
+        report(
             f"{RUNS} runs known: {start_kib} KiB, {start_files} descriptors; "
             f"100 open after use of {RUNS // 5}: +{grown} KiB, "
             f"{process.descriptors()} descriptors"
@@ -78,7 +78,7 @@ def test_a_corrupt_cell_leaves_the_others_served(many_runs: Path) -> None:
     assert process.log().count("cell broken") == 1
 
 
-def test_500_idle_connections(many_runs: Path) -> None:
+def test_500_idle_connections(many_runs: Path, report: Callable[[str], None]) -> None:
     with node(many_runs) as process, Client(process.url) as client, contextlib.ExitStack() as stack:
         before = process.resident_kib()
         for number in range(500):
@@ -88,7 +88,7 @@ def test_500_idle_connections(many_runs: Path) -> None:
                 assert idle.recv(1000).startswith(b"HTTP/1.1 200")
         for number in range(100):
             assert client.post("/runs/run-00001/records", record(number)).body == b"ok"
-        print(f"500 idle connections: +{process.resident_kib() - before} KiB")
+        report(f"500 idle connections: +{process.resident_kib() - before} KiB")
 
 
 def test_connections_leave_descriptors_for_cells(tmp_path: Path) -> None:
