@@ -23,11 +23,28 @@ class NeverNode:
         return await asyncio.get_running_loop().create_future()
 
 
-async def cut_short(path: str) -> tuple[int, dict[bytes, bytes], bytes]:
-    """Send a PUT, cancel it as the server does when its patience ends, return the answer."""
-    node = cast("Node", NeverNode())
+class BuggyNode:
+    """A node with a fault in its program."""
+
+    async def perform(self, name: str, operation: object) -> object:
+        raise RuntimeError("a bug")
+
+
+Reply = tuple[int, dict[bytes, bytes], bytes]
+
+
+async def put(node: object, path: str, *, cut_short: bool = False) -> Reply:
+    """Send a PUT, cancel it if asked to as the server does at the end of a stop."""
     budget = MemoryBudget(2**30, patience=1)
-    api = Api(node, Registry(node), NoTokens(), budget, max_body=1000, node_id="n", version="0")
+    api = Api(
+        cast("Node", node),
+        Registry(cast("Node", node)),
+        NoTokens(),
+        budget,
+        max_body=1000,
+        node_id="n",
+        version="0",
+    )
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -44,22 +61,33 @@ async def cut_short(path: str) -> tuple[int, dict[bytes, bytes], bytes]:
         "http_version": "1.1",
     }
     task = asyncio.create_task(api(scope, receive, send))
-    await asyncio.sleep(0)
-    task.cancel()
+    if cut_short:
+        await asyncio.sleep(0)
+        task.cancel()
     await task
     assert budget.held == 0
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
 
 
 async def test_a_request_cut_short_is_told_to_come_again() -> None:
-    status, headers, body = await cut_short("/runs/a/blobs/k")
+    status, headers, body = await put(NeverNode(), "/runs/a/blobs/k", cut_short=True)
     assert status == 503
     assert headers[b"retry-after"] == b"1"
     assert b"stopping" in body
 
 
 async def test_a_lease_cut_short_makes_its_client_stand_down() -> None:
-    status, _, body = await cut_short("/runs/a/blobs/lease.json")
+    path = "/runs/a/blobs/lease.json"
+    status, _, body = await put(NeverNode(), path, cut_short=True)
+    assert status == 409
+    assert json.loads(body)["owner"] == "unknown"
+
+
+async def test_a_bug_is_told_without_its_details(caplog: pytest.LogCaptureFixture) -> None:
+    status, _, body = await put(BuggyNode(), "/runs/a/blobs/k")
+    assert (status, body) == (500, b"internal error; the node's log says more")
+    assert "a bug" in caplog.text
+    status, _, body = await put(BuggyNode(), "/runs/a/blobs/lease.json")
     assert status == 409
     assert json.loads(body)["owner"] == "unknown"
 
