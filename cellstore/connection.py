@@ -148,7 +148,11 @@ class Connection(HttpToolsProtocol):
     def _untaken(self) -> int:
         """Bytes of answers that the client's machine has not acknowledged yet."""
         connection = self.transport.get_extra_info("socket")
-        queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        try:
+            queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):
+            # It has been closed under us, and there is nobody left to take anything.
+            return 0
         return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
     def _newest(self) -> RequestResponseCycle | None:

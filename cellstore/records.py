@@ -116,6 +116,10 @@ def _seq(spelling: bytes) -> int:
     )
 
 
+def _missing(before: str) -> str:
+    return f"a value is missing before a `{before}`; it is not JSON"
+
+
 def _too_deep() -> str:
     return f"it is nested more than {MAX_DEPTH} deep, which its readers refuse; flatten it"
 
@@ -141,7 +145,7 @@ def _check(text: bytes, depth: int) -> None:
         start = cut + 1
     last = text[start:end]
     if start > 1 and not last.strip(_WHITESPACE):
-        raise ValueError(f"a value is missing before the last `{closing.decode()}`")
+        raise ValueError(_missing(closing.decode()))
     piece = opening + last + closing
     if _deeper(orjson.loads(piece), piece, depth):
         raise ValueError(_too_deep())
@@ -167,6 +171,8 @@ def _cut(
                 value = orjson.loads(piece)
             except ValueError:
                 continue
+            if not value:
+                raise ValueError(_missing(","))
             if _deeper(value, piece, depth):
                 raise ValueError(_too_deep())
             return comma

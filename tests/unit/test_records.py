@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,47 @@ def test_long_records_are_checked_alike(value: Any, piece: int) -> None:
             parse_record(b'{"bad":1e999,"bad":1,' + text[1:])
     finally:
         records.PIECE = whole
+
+
+@given(
+    value=VALUES,
+    piece=st.integers(1, 30),
+    indent=st.sampled_from([None, 0, 7]),
+    where=st.integers(0, 200),
+    insert=st.sampled_from(["", ",", ", ,", "]", "}", "[", '"', "\\", " " * 40, ",      ,", "1"]),
+    remove=st.integers(0, 2),
+)
+def test_slices_accept_what_the_whole_is_accepted_for(
+    value: Any, piece: int, indent: int | None, where: int, insert: str, remove: int
+) -> None:
+    text = json.dumps(value, indent=indent)
+    where %= len(text) + 1
+    damaged = (text[:where] + insert + text[where + remove :]).strip(" \n").encode()
+    try:
+        orjson.loads(damaged)
+    except ValueError:
+        fine = False
+    else:
+        fine = True
+    whole = records.PIECE
+    records.PIECE = piece
+    try:
+        if fine:
+            assert check_entry(damaged) == damaged
+        else:
+            with pytest.raises(BadRequest):
+                check_entry(damaged)
+    finally:
+        records.PIECE = whole
+
+
+def test_a_long_gap_between_commas_is_no_value() -> None:
+    gap = " " * 140_000
+    text = f'["{"x" * 140_000}",{gap},{"1," * 200_000}1]'
+    with pytest.raises(BadRequest):
+        check_entry(text.encode())
+    filled = text.replace(f"{gap},", f"{gap}1,").encode()
+    assert check_entry(filled) == filled
 
 
 def nested(depth: int, opening: str, closing: str) -> bytes:
