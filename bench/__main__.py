@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bench import agent, cells, scenarios
+from bench import agent, apart, cells, scenarios
 from bench.client import load
 from bench.figures import Figure
 from bench.servers import Bench, disk_folder, file_system
@@ -22,6 +22,7 @@ SCENARIOS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "append": scenarios.append,
     "append-long": scenarios.append_long,
     "runs": scenarios.runs,
+    "apart": apart.apart,
     "blob": scenarios.blob,
     "read": scenarios.read,
     "agent": agent.agent,
