@@ -51,7 +51,6 @@ class Condition:
 
 
 MUST_BE_ABSENT = Condition((NoneMatch(ANY),))
-MUST_EXIST = Condition((Match(ANY),))
 
 
 def parse_condition(if_match: bytes | None, if_none_match: bytes | None) -> Condition | None:

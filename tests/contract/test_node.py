@@ -14,7 +14,7 @@ import pytest
 
 from cellstore import node as node_module
 from cellstore import schema
-from cellstore.conditions import MUST_BE_ABSENT, MUST_EXIST
+from cellstore.conditions import MUST_BE_ABSENT, parse_condition
 from cellstore.database import Database, InlineDatabase, OpenDatabase, ThreadedDatabase
 from cellstore.directory import DataDirectory
 from cellstore.errors import CellBroken, DiskFull, NewerFormat, StartRefused, Unavailable
@@ -33,6 +33,7 @@ from cellstore.records import Record
 from tests.fakes import ManualClock, inline
 
 LIMIT = 2**30
+MUST_EXIST = parse_condition(b"*", None)
 
 
 @dataclass
