@@ -172,6 +172,9 @@ class Connection(HttpToolsProtocol):
                 b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\n"
                 b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (status, len(text), text)
             )
+        if cycle is not None and not self._in_head:
+            # What was refused shall not be done, though it may come to its end in these very bytes.
+            cycle.disconnected = True
         self.transport.close()
 
 

@@ -214,6 +214,15 @@ def test_trailers_do_not_pile_up(server: Process) -> None:
     assert server.resident_kib() < before + 20 * 1024
 
 
+def test_a_request_with_huge_trailers_is_refused_whole(server: Process, client: Client) -> None:
+    trailers = b"".join(b"x-%d: %s\r\n" % (number, b"y" * 1000) for number in range(100))
+    with Raw(server.url) as raw:
+        request = head("PUT", "/runs/trailed/blobs/a", BEARER, "Transfer-Encoding: chunked")
+        raw.send(request + b"5\r\nhello\r\n0\r\n" + trailers + b"\r\n")
+        assert b"431 Request Header Fields Too Large" in raw.until_closed()
+    assert "trailed" not in client.get("/runs").json()
+
+
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
 def test_one_who_reads_slowly_but_reads_is_served(
     server: Process, client: Client, connection: str
