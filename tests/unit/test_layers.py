@@ -13,7 +13,7 @@ PACKAGE = Path(cellstore.__file__).parent
 
 # From the bottom up. A module imports from its own layer or from those before it.
 LAYERS = [
-    ["errors", "clock", "names", "conditions", "records", "settings", "logs"],
+    ["errors", "clock", "names", "conditions", "records", "settings", "logs", "objects", "epochs"],
     ["schema", "operations", "transactions", "faults"],
     ["database", "directory", "memory", "auth"],
     ["cell", "registry", "node"],
