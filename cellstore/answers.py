@@ -14,6 +14,7 @@ from cellstore.errors import (
     BodyTooLarge,
     CellstoreError,
     MethodNotAllowed,
+    OwnedElsewhere,
     OwnershipUnknown,
     Unauthorized,
     Unavailable,
@@ -100,6 +101,13 @@ def error_answer(error: CellstoreError) -> Response:
     if isinstance(error, OwnershipUnknown):
         body = {"error": error.message, "owner": "unknown"}
         return Response(orjson.dumps(body), error.status, media_type=JSON)
+    if isinstance(error, OwnedElsewhere):
+        told = {"error": error.message, "owner": error.owner}
+        if error.lease_expires_at is not None:
+            told["lease_expires_at"] = error.lease_expires_at
+        if error.owner_url is not None:
+            told["owner_url"] = error.owner_url
+        return Response(orjson.dumps(told), error.status, media_type=JSON)
     headers: dict[str, str] = {}
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = error.allow

@@ -17,6 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from cellstore import answers
 from cellstore.auth import Tokens
+from cellstore.cell import Cell
+from cellstore.directory import REGISTRY
 from cellstore.errors import (
     CellstoreError,
     MethodNotAllowed,
@@ -26,6 +28,7 @@ from cellstore.errors import (
     Unauthorized,
     Unavailable,
 )
+from cellstore.index import RunIndex
 from cellstore.memory import MemoryBudget
 from cellstore.names import blob_key, component, is_lease
 from cellstore.node import Node
@@ -71,6 +74,7 @@ class Api:
     def __init__(
         self,
         node: Node,
+        runs: RunIndex,
         registry: Registry,
         tokens: Tokens,
         budget: MemoryBudget,
@@ -78,14 +82,19 @@ class Api:
         max_body: int,
         node_id: str,
         version: str,
+        bucket: bool = False,
+        orphans: Callable[[], list[str]] = list,
     ) -> None:
         self._node = node
+        self._runs = runs
         self._registry = registry
         self._tokens = tokens
         self._budget = budget
         self._max_body = max_body
         self._node_id = node_id
         self._version = version
+        self._bucket = bucket
+        self._orphans = orphans
         self.ready = False
         self._resources: dict[str, dict[str, Handler]] = {
             "status": {"GET": self._status},
@@ -157,12 +166,12 @@ class Api:
         status: dict[str, Any] = {
             "node": self._node_id,
             "version": self._version,
-            "bucket": False,
+            "bucket": self._bucket,
             "cells": [
-                {"cell": name, "epoch": term, "lease_expires_at": None, "replicated": False}
-                for name, term in self._node.open_cells()
+                _cell_status(cell) for cell in self._node.open_cells() if cell.name != REGISTRY
             ],
-            "runs": len(self._node.runs()),
+            "runs": len(self._runs),
+            "orphans": self._orphans(),
             "broken": [
                 {"cell": name, "fault": fault}
                 for name, fault in sorted(self._node.broken_cells().items())
@@ -172,7 +181,7 @@ class Api:
         return answers.json_answer(status, request.accepts_gzip())
 
     async def _list_runs(self, request: Request, names: tuple[str, ...]) -> Response:
-        return answers.json_answer(self._node.runs(), request.accepts_gzip())
+        return answers.json_answer(self._runs.all(), request.accepts_gzip())
 
     # Records
 
@@ -277,6 +286,21 @@ def resolve(path: bytes) -> Route:
         case [b"registry", name]:
             return Route("entry", (component(name, "registry name"),))
     raise NotFound("not found")
+
+
+def _cell_status(cell: Cell) -> dict[str, Any]:
+    tenure = cell.tenure
+    if tenure is None:
+        return {"cell": cell.name, "epoch": 1, "lease_expires_at": None, "replicated": False}
+    return {
+        "cell": cell.name,
+        "epoch": tenure.record.epoch,
+        "lease_expires_at": tenure.record.lease_expires_at,
+        "replicated": not tenure.dirty,
+        "holds": tenure.holds(),
+        "lag_secs": round(tenure.lag(), 3),
+        "unpublished": cell.revision - tenure.record.rev,
+    }
 
 
 def _stand_down(error: CellstoreError) -> OwnershipUnknown:

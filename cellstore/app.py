@@ -17,21 +17,13 @@ from cellstore import __version__
 from cellstore.api import Api
 from cellstore.auth import Tokens, tokens_from
 from cellstore.clock import Clock, SystemClock, fresh_node_id
-from cellstore.database import ThreadedDatabase
 from cellstore.directory import DataDirectory
-from cellstore.memory import MemoryBudget
 from cellstore.node import Node
-from cellstore.registry import Registry
+from cellstore.parts import make_parts
 from cellstore.server import Server, bind
-from cellstore.settings import MIB, Settings
+from cellstore.settings import Settings
 
 log = structlog.get_logger("cellstore.app")
-
-# How long a request waits for memory before it is told to come again; clients give it 30 s.
-_MEMORY_WAIT = 20.0
-
-# How long closing all cells may take at a stop. What was committed is safe without it.
-_CLOSE_SECS = 30.0
 
 
 # Threads for work on files; parsing and compressing have the loop's own, and never hold these up.
@@ -55,7 +47,8 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         node_id = settings.node_id or directory.node_id(fresh_node_id())
         listener = bind(settings)
         try:
-            async with _parts(settings, directory, node_id, tokens) as (node, api):
+            async with make_parts(settings, directory, node_id, tokens, _offload) as parts:
+                node, api = parts.node, parts.api
                 server = Server(api, settings)
                 address = _url(listener.getsockname())
                 # What was made up to here stays; looking through it again and again is in vain.
@@ -68,7 +61,8 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
                     version=__version__,
                     address=address,
                     data_dir=str(settings.data_dir),
-                    runs=len(node.runs()),
+                    runs=len(parts.runs),
+                    bucket=settings.bucket,
                     max_open_cells=settings.max_open_cells,
                 )
                 announce(address)
@@ -81,35 +75,6 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     finally:
         directory.release()
     log.info("node stopped", node=node_id)
-
-
-@contextlib.asynccontextmanager
-async def _parts(
-    settings: Settings, directory: DataDirectory, node_id: str, tokens: Tokens
-) -> AsyncIterator[tuple[Node, Api]]:
-    node = Node(
-        directory,
-        ThreadedDatabase.open,
-        _offload,
-        SystemClock(),
-        idle_secs=settings.idle_secs,
-        max_open_cells=settings.max_open_cells,
-    )
-    try:
-        await node.start()
-        api = Api(
-            node,
-            Registry(node),
-            tokens,
-            MemoryBudget(settings.max_memory_mib * MIB, _MEMORY_WAIT),
-            max_body=settings.max_body_mib * MIB,
-            node_id=node_id,
-            version=__version__,
-        )
-        yield node, api
-    finally:
-        async with asyncio.timeout(_CLOSE_SECS):
-            await node.close()
 
 
 async def _offload(work: Callable[..., Any], *args: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +13,21 @@ import uvloop
 
 from cellstore import __version__, logs, settings
 from cellstore.app import serve as run_node
+from cellstore.clock import fresh_id
+from cellstore.directory import DataDirectory
 from cellstore.errors import StartRefused
+from cellstore.identity import declare
 from cellstore.settings import Settings
 
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Settings.model_fields.items()}
+
+
+class Moved(StrEnum):
+    """What happened to a data directory."""
+
+    MOVED = "moved"
+    COPIED = "copied"
+
 
 app = typer.Typer(
     add_completion=False,
@@ -46,6 +58,13 @@ def serve(
     listen: Annotated[str, _option("listen")] = DEFAULTS["listen"],
     data_dir: Annotated[Path, _option("data_dir")] = DEFAULTS["data_dir"],
     node_id: Annotated[str | None, _option("node_id")] = None,
+    bucket: Annotated[str | None, _option("bucket")] = None,
+    advertise: Annotated[str | None, _option("advertise")] = None,
+    lease_secs: Annotated[float, _option("lease_secs")] = DEFAULTS["lease_secs"],
+    sync_secs: Annotated[float, _option("sync_secs")] = DEFAULTS["sync_secs"],
+    ack: Annotated[str, _option("ack")] = DEFAULTS["ack"],
+    max_lag_secs: Annotated[float | None, _option("max_lag_secs")] = None,
+    adopt: Annotated[bool, _option("adopt")] = DEFAULTS["adopt"],
     idle_secs: Annotated[float, _option("idle_secs")] = DEFAULTS["idle_secs"],
     max_open_cells: Annotated[int | None, _option("max_open_cells")] = None,
     token_file: Annotated[Path | None, _option("token_file")] = None,
@@ -62,7 +81,9 @@ def serve(
     """Run a node until SIGTERM or SIGINT.
 
     The bearer token that clients must send comes from the environment variable
-    CHIDORI_RUN_STORE_TOKEN, or from the file that --token-file names.
+    CHIDORI_RUN_STORE_TOKEN, or from the file that --token-file names. The bucket's endpoint,
+    region and credentials come from CHIDORI_RUN_STORE_ENDPOINT, _REGION, _ACCESS_KEY_ID and
+    _SECRET_ACCESS_KEY, or from wherever the AWS SDK finds them.
     """
     given = dict(locals())
     settings.raise_file_limit()
@@ -78,6 +99,27 @@ def serve(
     except StartRefused as reason:
         typer.echo(f"cellstore: {reason}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def identity(
+    what: Annotated[
+        Moved, typer.Argument(help="moved: the original is gone. copied: it may be used again.")
+    ],
+    data_dir: Annotated[Path, _option("data_dir")] = DEFAULTS["data_dir"],
+) -> None:
+    """Say that a data directory was moved or copied, so that its node may start."""
+    directory = DataDirectory(data_dir)
+    try:
+        directory.acquire()
+        try:
+            disk = declare(directory, what.value, fresh_id())
+        finally:
+            directory.release()
+    except StartRefused as reason:
+        typer.echo(f"cellstore: {reason}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{data_dir} has the disk id {disk}")
 
 
 def _announce(url: str) -> None:

@@ -101,6 +101,16 @@ class EpochRecord:
     def encode(self) -> bytes:
         """The object's bytes. Raises CellBroken where `check` does."""
         self.check()
+        fields = self._fields()
+        if self.delta is not None:
+            fields["delta"] = base64.b64encode(self.delta).decode()
+        return orjson.dumps(fields)
+
+    def encode_hint(self) -> bytes:
+        """The record without its changes, as a local copy remembers it."""
+        return orjson.dumps(self._fields())
+
+    def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"cell": self.cell, "epoch": self.epoch, "owner": self.owner}
         if self.advertise is not None:
             fields["advertise"] = self.advertise
@@ -117,11 +127,9 @@ class EpochRecord:
             "rev": self.rev,
             "base": self.base,
             "pieces": [_encode_piece(piece) for piece in self.pieces],
+            "released": self.released,
         }
-        if self.delta is not None:
-            fields["delta"] = base64.b64encode(self.delta).decode()
-        fields["released"] = self.released
-        return orjson.dumps(fields)
+        return fields
 
     def _broken(self, reason: str) -> CellBroken:
         return CellBroken(f"epoch {self.epoch} of it does not hold together: {reason}")
@@ -157,6 +165,14 @@ def decode(data: bytes, cell: str, epoch: int) -> EpochRecord:
         raise CellBroken(f"{broken}it says cell `{record.cell}`, epoch {record.epoch}")
     record.check()
     return record
+
+
+def decode_hint(data: bytes) -> EpochRecord | None:
+    """Read what a local copy remembers; None where it cannot be read, for it is but a hint."""
+    try:
+        return _record(orjson.loads(data))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _record(fields: dict[str, Any]) -> EpochRecord:

@@ -52,6 +52,18 @@ class OwnershipUnknown(CellstoreError):
     status = 409
 
 
+class OwnedElsewhere(CellstoreError):
+    """Another node owns the cell: go there. The fields are those of the answer."""
+
+    status = 409
+
+    def __init__(self, owner: str, lease_expires_at: str | None, owner_url: str | None) -> None:
+        super().__init__("cell owned elsewhere")
+        self.owner = owner
+        self.lease_expires_at = lease_expires_at
+        self.owner_url = owner_url
+
+
 class PreconditionFailed(CellstoreError):
     """A conditional write lost: read again and decide again."""
 

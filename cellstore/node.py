@@ -1,4 +1,4 @@
-"""The node: which cells exist here, which are open, and the way to each.
+"""The node: which cells are open, and the way to each.
 
 A cell is closed, opening, open or closing. Opening, creating and closing are moves: at most one
 move of a cell is under way, in a task of its own, and requests that find one wait for it to end
@@ -10,59 +10,42 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from bisect import insort
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
-from cellstore import schema
+from cellstore.alone import PENDING, Opener
 from cellstore.cell import Cell
 from cellstore.clock import Clock
-from cellstore.database import OpenDatabase, connect_immutable, connect_new
-from cellstore.directory import DATABASE, FIRST_TERM, REGISTRY, DataDirectory
-from cellstore.errors import CellBroken, DiskFull, Unavailable
-from cellstore.faults import translate
-from cellstore.operations import CREATES, Operation
-from cellstore.schema import Counters
-from cellstore.transactions import Failure, run_batch
+from cellstore.errors import CellBroken, DiskFull, OwnedElsewhere, Unavailable
+from cellstore.operations import Operation
+from cellstore.tenure import Fenced
 
 T = TypeVar("T")
 
 log = structlog.get_logger("cellstore.node")
 
-# How long a request waits for room before it is told to come again; clients give it 30 s.
-ROOM_WAIT = 20.0
+# How long a request waits for what may soon be had before it is told to come again; clients give
+# it 30 s and do not retry.
+PATIENCE = 20.0
 
-
-# Runs blocking work where it does not hold up the loop.
-Offload = Callable[..., Awaitable[Any]]
+# Less than that, so that those who wait are told what is lacking.
+ROOM_WAIT = 19.0
 
 
 class Node:
-    """The cells of one data directory."""
+    """The cells of one node."""
 
     def __init__(
-        self,
-        directory: DataDirectory,
-        open_database: OpenDatabase,
-        offload: Offload,
-        clock: Clock,
-        *,
-        idle_secs: float,
-        max_open_cells: int,
+        self, opener: Opener, clock: Clock, *, idle_secs: float, max_open_cells: int
     ) -> None:
-        self._directory = directory
-        self._open_database = open_database
-        self._offload = offload
+        self._opener = opener
         self._clock = clock
         self._idle_secs = idle_secs
         self._max_open_cells = max_open_cells
-        self._terms: dict[str, int] = {}
-        self._sorted: list[str] = []
         # Least recently used first.
         self._open: OrderedDict[str, Cell] = OrderedDict()
         self._moves: dict[str, asyncio.Task[Any]] = {}
@@ -73,24 +56,9 @@ class Node:
         # Whether the last write found no room on the disk; one log line tells each change.
         self._full = False
 
-    async def start(self) -> None:
-        """Learn which cells are here, from names alone."""
-        self._terms = await self._offload(self._scan)
-        self._sorted = sorted(self._terms.keys() - {REGISTRY})
-
-    def _scan(self) -> dict[str, int]:
-        terms: dict[str, int] = {}
-        for name, term in self._directory.copies():
-            terms[name] = max(term, terms.get(name, 0))
-        return terms
-
-    def runs(self) -> list[str]:
-        """The ids of all runs here, sorted."""
-        return self._sorted
-
-    def open_cells(self) -> list[tuple[str, int]]:
-        """The open cells of runs and their terms; waits for nothing."""
-        return [(name, self._terms[name]) for name in self._open if name != REGISTRY]
+    def open_cells(self) -> list[Cell]:
+        """The open cells; waits for nothing."""
+        return list(self._open.values())
 
     def broken_cells(self) -> dict[str, str]:
         """The cells that could not be read when last asked for, and why."""
@@ -99,36 +67,63 @@ class Node:
     async def perform(self, name: str, operation: Operation) -> Any:
         """Do `operation` on a cell, opening or creating it as needed, and return its outcome.
 
-        Raises what the operation's error means: DiskFull, CellBroken, Unavailable.
+        Raises what the operation's error means: DiskFull, CellBroken, Unavailable, OwnedElsewhere.
         """
         cell = self._open.get(name)
-        if cell is None:
-            return await self._reach(name, operation)
-        self._open.move_to_end(name)
-        return await self._outcome(cell, operation, cell.perform(operation))
+        deadline = self._clock.monotonic() + PATIENCE
+        if cell is not None:
+            self._open.move_to_end(name)
+            try:
+                return await self._serve(cell, operation, deadline)
+            except Fenced:
+                # Nothing has happened here; whoever has it now is asked, or it is claimed again.
+                pass
+        return await self._reach(name, operation, deadline)
 
-    async def _reach(self, name: str, operation: Operation) -> Any:
+    async def _reach(self, name: str, operation: Operation, deadline: float) -> Any:
         """As `perform`, for a cell that was not open."""
-        while name not in self._open:
-            move = self._moves.get(name)
-            if move is not None:
-                await asyncio.wait([move])
-                if not move.cancelled() and isinstance(move.exception(), Unavailable):
-                    # It has waited long enough for all who waited with it.
-                    raise Unavailable(str(move.exception()))
-            elif name in self._terms:
-                cell, outcome = await self._move(name, self._bring_up(name, operation))
-                return outcome if cell is None else await self._outcome(cell, operation, outcome)
-            elif operation.absent is CREATES:
-                return await self._move(name, self._create(name, operation))
+        while True:
+            if self._clock.monotonic() > deadline:
+                raise Unavailable(f"cell `{name}` does not come to rest; send it again")
+            cell, pending = self._open.get(name), None
+            if cell is not None:
+                self._open.move_to_end(name)
             else:
-                return operation.absent
-        return await self.perform(name, operation)
+                move = self._moves.get(name)
+                if move is not None:
+                    await self._wait_for(name, move, deadline)
+                    continue
+                move = self._move(name, self._bring_up(name, operation))
+                cell, outcome, pending = await self._within(name, move, deadline)
+                if pending is None:
+                    return outcome
+            try:
+                return await self._serve(cell, operation, deadline, pending)
+            except Fenced:
+                await asyncio.sleep(0)
 
-    async def _outcome(self, cell: Cell, operation: Operation, pending: asyncio.Future[Any]) -> Any:
+    async def _serve(
+        self,
+        cell: Cell,
+        operation: Operation,
+        deadline: float,
+        pending: asyncio.Future[Any] | None = None,
+    ) -> Any:
         cell.last_used = self._clock.monotonic()
+        tenure = cell.tenure
+        cell.users += 1
         try:
-            outcome = await pending
+            if pending is None:
+                if tenure is not None and not tenure.admits(operation):
+                    await tenure.admit(operation, deadline)
+                    if self._open.get(cell.name) is not cell:
+                        raise Fenced
+                pending = cell.perform(operation)
+            done = await pending
+            if tenure is not None:
+                tenure.committed(done)
+                if not tenure.answers(done):
+                    await tenure.answer(done, deadline)
         except CellBroken as fault:
             self._give_up(cell, fault)
             raise
@@ -136,24 +131,26 @@ class Node:
             self._note_full(cell.name)
             raise
         finally:
+            cell.leave()
             self._room.set()
         if self._full and operation.statements:
             self._full = False
             log.info("disk has room again", cell=cell.name)
-        return outcome
+        return done.outcome
 
     def _note_full(self, name: str) -> None:
         if not self._full:
             self._full = True
             log.error("disk full, writes are refused", cell=name)
 
-    async def _move(self, name: str, work: Coroutine[Any, Any, T]) -> T:
+    # Moves
+
+    def _move(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run one move of a cell in a task of its own; its end is seen by all who wait for it."""
         task = asyncio.create_task(work)
         self._moves[name] = task
         task.add_done_callback(partial(self._moved, name))
-        # A client that goes away does not stop a move half way.
-        return await asyncio.shield(task)
+        return task
 
     def _moved(self, name: str, task: asyncio.Task[Any]) -> None:
         if self._moves.get(name) is task:
@@ -162,86 +159,56 @@ class Node:
             # Those who started the move have this error; nobody may be left to take it.
             task.exception()
 
-    async def _bring_up(self, name: str, operation: Operation) -> tuple[Cell | None, Any]:
-        """Open a cell and give it its first operation, before anybody can close it for room.
+    async def _within(self, name: str, move: asyncio.Task[T], deadline: float) -> T:
+        """The result of a move that goes on if the client goes away or the deadline passes."""
+        left = deadline - self._clock.monotonic()
+        done, _ = await asyncio.wait([move], timeout=max(0.0, left))
+        if not done:
+            raise Unavailable(f"cell `{name}` takes long to be brought up; send it again")
+        return move.result()
 
-        Returns the cell and the pending outcome; or, where a full disk keeps it from being
-        opened, no cell and the outcome of a read that needed none.
+    async def _wait_for(self, name: str, move: asyncio.Task[Any], deadline: float) -> None:
+        """Wait for another's move. A refusal that it met is one for all who waited with it."""
+        left = deadline - self._clock.monotonic()
+        done, _ = await asyncio.wait([move], timeout=max(0.0, left))
+        if not done:
+            raise Unavailable(f"cell `{name}` takes long to be brought up; send it again")
+        if move.cancelled():
+            return
+        fault = move.exception()
+        if isinstance(fault, Unavailable):
+            raise Unavailable(str(fault))
+        if isinstance(fault, OwnedElsewhere):
+            raise OwnedElsewhere(fault.owner, fault.lease_expires_at, fault.owner_url)
+
+    async def _bring_up(
+        self, name: str, operation: Operation
+    ) -> tuple[Cell | None, Any, asyncio.Future[Any] | None]:
+        """Bring a cell up and give it its first operation, before anybody can close it for room.
+
+        Returns the cell, the operation's outcome where it is known, and else what will bring it.
         """
-        await self._take_room()
-        term = self._terms[name]
-        path = self._directory.copy(name, term) / DATABASE
-        database = None
         try:
-            database = await self._open_database(path)
-            cell = await Cell.open(name, database, self._directory.shortage)
-        except Exception as error:  # noqa: BLE001 - raised again, translated
-            if database is not None:
-                await database.close()
-            self._give_room()
-            fault = await self._offload(translate, error, name, self._directory.shortage)
-            if isinstance(fault, DiskFull):
-                self._note_full(name)
-                return None, await self._offload(self._read_closed, path, name, operation, fault)
-            if isinstance(fault, CellBroken):
-                self._list_broken(name, fault)
-            raise fault from None
-        self._open[name] = cell
-        if self._broken.pop(name, None) is not None:
-            log.info("cell readable again", cell=name)
-        log.info("cell opened", cell=name, term=term)
-        return cell, cell.perform(operation)
-
-    def _read_closed(self, path: Path, name: str, operation: Operation, full: Exception) -> Any:
-        """Serve a read of a cell that a full disk keeps from being opened.
-
-        SQLite makes files beside a database to open it, even to read. A cleanly closed one, which
-        has no log beside it, can be read without. Raises `full` for everything else.
-        """
-        log_file = path.with_name(path.name + "-wal")
-        if operation.statements or (log_file.exists() and log_file.stat().st_size > 0):
-            raise full
-        connection = connect_immutable(path)
-        try:
-            return operation.apply(connection, Counters())
-        except sqlite3.Error as error:
-            raise translate(error, name, self._directory.shortage) from None
-        finally:
-            connection.close()
-
-    async def _create(self, name: str, operation: Operation) -> Any:
-        """Make a cell together with its first write: neither is ever there without the other."""
-        await self._take_room()
-        try:
-            outcome = await self._offload(self._build, name, operation)
+            cell, outcome = await self._opener.bring_up(name, operation, _Room(self))
         except DiskFull:
             self._note_full(name)
             raise
-        finally:
-            self._give_room()
-        self._terms[name] = FIRST_TERM
-        if name != REGISTRY:
-            insort(self._sorted, name)
-        log.info("cell created", cell=name, term=FIRST_TERM)
-        return outcome
-
-    def _build(self, name: str, operation: Operation) -> Any:
-        staging = self._directory.stage()
-        try:
-            outcome = _write_first(staging / DATABASE, operation)
-            self._directory.publish(staging, name, FIRST_TERM)
-        except BaseException as error:
-            self._directory.discard(staging)
-            if isinstance(error, Exception):
-                raise translate(error, name, self._directory.shortage) from None
+        except CellBroken as fault:
+            self._list_broken(name, fault)
             raise
-        return outcome
+        if cell is None:
+            return None, outcome, None
+        self._open[name] = cell
+        cell.last_used = self._clock.monotonic()
+        if self._broken.pop(name, None) is not None:
+            log.info("cell readable again", cell=name)
+        log.info("cell opened", cell=name)
+        return cell, outcome, cell.perform(operation) if outcome is PENDING else None
 
     def _give_up(self, cell: Cell, fault: CellBroken) -> None:
         """Close a cell that turned out to be unreadable; the next request tries it afresh."""
         self._list_broken(cell.name, fault)
-        if self._open.get(cell.name) is cell:
-            self._start_closing(cell)
+        self.put_down(cell)
 
     def _list_broken(self, name: str, fault: CellBroken) -> None:
         if self._broken.get(name) != fault.message:
@@ -250,11 +217,12 @@ class Node:
 
     # Room: at most `max_open_cells` hold descriptors at once.
 
-    async def _take_room(self) -> None:
+    async def take_room(self) -> None:
+        """Hold the descriptors of one more cell, closing another if need be."""
         try:
             async with asyncio.timeout(ROOM_WAIT):
                 while self._held >= self._max_open_cells:
-                    victim = next((cell for cell in self._open.values() if not cell.busy), None)
+                    victim = next((cell for cell in self._open.values() if not cell.kept), None)
                     if victim is not None:
                         await asyncio.wait([self._start_closing(victim)])
                     else:
@@ -267,27 +235,36 @@ class Node:
             ) from None
         self._held += 1
 
-    def _give_room(self) -> None:
+    def give_room(self) -> None:
+        """Give the descriptors of one cell back."""
         self._held -= 1
         self._room.set()
 
+    def look_for_room(self) -> None:
+        """Let those who wait for room look again: a cell may have become closable."""
+        self._room.set()
+
+    # Closing
+
+    def put_down(self, cell: Cell) -> None:
+        """Start closing a cell, if it is open: its hold is over, or it cannot be read."""
+        if self._open.get(cell.name) is cell:
+            self._start_closing(cell)
+
     def _start_closing(self, cell: Cell) -> asyncio.Task[None]:
         del self._open[cell.name]
-        task = asyncio.create_task(self._close(cell))
-        self._moves[cell.name] = task
-        task.add_done_callback(partial(self._moved, cell.name))
-        return task
+        return self._move(cell.name, self._close(cell))
 
     async def _close(self, cell: Cell) -> None:
         try:
-            await cell.close()
+            await self._opener.put_down(cell)
         except sqlite3.Error as error:
             # What was committed is in the log beside the database and is read from there.
             log.warning("cell not checkpointed", cell=cell.name, fault=str(error))
         else:
             log.info("cell hibernated", cell=cell.name)
         finally:
-            self._give_room()
+            self.give_room()
 
     async def hibernate_idle(self) -> int:
         """Close the cells that nobody used for `idle_secs`. Returns how many there were."""
@@ -296,10 +273,10 @@ class Node:
         for cell in self._open.values():
             if cell.last_used + self._idle_secs > now:
                 break
-            if not cell.busy:
+            if not cell.kept:
                 idle.append(cell)
         for cell in idle:
-            if not cell.busy and self._open.get(cell.name) is cell:
+            if not cell.kept and self._open.get(cell.name) is cell:
                 await asyncio.wait([self._start_closing(cell)])
         return len(idle)
 
@@ -312,14 +289,9 @@ class Node:
             await asyncio.sleep(0)
 
 
-def _write_first(path: Path, operation: Operation) -> Any:
-    """Make a cell's tables and its first rows, in a file that nobody else knows yet."""
-    connection = connect_new(path)
-    try:
-        schema.create(connection)
-        (outcome,) = run_batch(connection, [operation], Counters())
-    finally:
-        connection.close()
-    if isinstance(outcome, Failure):
-        raise outcome.error
-    return outcome
+class _Room:
+    """The room of a node, as those who open cells see it."""
+
+    def __init__(self, node: Node) -> None:
+        self.take = node.take_room
+        self.give = node.give_room

@@ -86,7 +86,7 @@ class ObjectStore(Protocol):
     async def list(self, prefix: str, after: str = "") -> Listing:
         """All objects whose keys start with `prefix` and come after the key `after`."""
 
-    async def folders(self, prefix: str) -> list[str]:
+    async def folders(self, prefix: str) -> Sequence[str]:
         """The distinct names between `prefix` and the next `/`, sorted."""
 
     async def delete(self, keys: Sequence[str]) -> None:

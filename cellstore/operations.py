@@ -1,9 +1,9 @@
 """What a request may do to one cell: pure, synchronous, on an open SQLite connection.
 
 An operation is handed the connection and the cell's counters, and returns its outcome. Where it
-changes anything, its rows carry the next revision and it counts that on. It never commits:
-`transactions.py` decides that. `absent` is its outcome where the cell does not exist; CREATES
-stands for operations that bring the cell into being instead.
+changes anything, its rows carry the next revision, it counts that on and notes the keys. It never
+commits: `transactions.py` decides that. `absent` is its outcome where the cell does not exist;
+CREATES stands for operations that bring the cell into being instead.
 """
 
 from __future__ import annotations
@@ -53,6 +53,17 @@ class Blob(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Touch:
+    """Do nothing: the cell is to be brought up. Outcome: None."""
+
+    statements: ClassVar[int] = 0
+    absent: ClassVar[None] = None
+
+    def apply(self, connection: sqlite3.Connection, counters: Counters) -> None:
+        """Nothing is read and nothing is written."""
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     """Append a record, or replace the one with its `seq` where it stands. Outcome: None."""
 
@@ -71,6 +82,7 @@ class Append:
         if written.rowcount:
             counters.revision += 1
             counters.position += 1
+            counters.changes.note_record(self.record.seq, counters.revision, len(self.record.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,8 @@ class Replace:
         )
         counters.revision = revision
         counters.position = len(self.records)
+        # What is gone has no key to note.
+        counters.changes.reset(revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +203,7 @@ class PutBlob:
         )
         if written.rowcount:
             counters.revision += 1
+            counters.changes.note_blob(self.key, counters.revision, len(self.data))
         return True
 
 
@@ -213,6 +228,7 @@ class DeleteBlob:
         )
         if deleted.rowcount:
             counters.revision += 1
+            counters.changes.note_blob(self.key, counters.revision, 0)
         return True
 
 

@@ -7,13 +7,16 @@ the rows above it.
 No column but the keys is indexed, so an append changes one page. The price is paid at opening: the
 newest revision and the next position are found by a scan, unless the cell was closed cleanly and
 `counters` tells them. The first write after opening takes that row away in its own transaction.
+The mark `pruned` stands in for tombstones that were taken away, so that a scan finds no lower
+revision than there was.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cellstore.changes import ChangeLog
 from cellstore.errors import CellBroken, NewerFormat
 
 APPLICATION_ID = 0x63656C6C  # "cell"
@@ -60,12 +63,14 @@ SELECT
 class Counters:
     """Where a cell stands: its newest revision and the position of the next new record.
 
-    `saved` says whether the database holds a row that tells both.
+    `saved` says whether the database holds a row that tells both. `changes` are the keys that
+    changed since it was opened.
     """
 
     revision: int = 0
     position: int = 0
     saved: bool = False
+    changes: ChangeLog = field(default_factory=ChangeLog, compare=False, repr=False)
 
 
 def create(connection: sqlite3.Connection) -> None:
@@ -84,8 +89,14 @@ def load(connection: sqlite3.Connection) -> Counters:
             f"it has format {written} and this version reads up to {FORMAT}; upgrade the node"
         )
     saved = connection.execute("SELECT revision, position FROM counters").fetchone()
-    revision, position = saved or connection.execute(_SCAN).fetchone()
-    return Counters(revision, position, saved is not None)
+    revision, position = saved or scan(connection)
+    return Counters(revision, position, saved is not None, ChangeLog(revision))
+
+
+def scan(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The newest revision and the next position that the rows tell of."""
+    revision, position = connection.execute(_SCAN).fetchone()
+    return revision, position
 
 
 def save(connection: sqlite3.Connection, counters: Counters) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import resource
 from pathlib import Path
 from typing import Annotated, Literal
@@ -36,6 +37,46 @@ class Settings(BaseModel):
             description="Name of this node; by default made once and kept in the data directory."
         ),
     ] = None
+    bucket: Annotated[
+        str | None,
+        Field(
+            description="Bucket that cells replicate to, s3://BUCKET or s3://BUCKET/PREFIX; "
+            "without one they are on this disk alone."
+        ),
+    ] = None
+    advertise: Annotated[
+        str | None,
+        Field(description="URL of this node, told to clients that another node refuses."),
+    ] = None
+    lease_secs: Annotated[
+        float,
+        Field(
+            ge=3,
+            le=3600,
+            description="How long a claim of a cell lasts; another node takes over after that.",
+        ),
+    ] = 30.0
+    sync_secs: Annotated[
+        float, Field(gt=0, description="How often the changes of a cell go to the bucket.")
+    ] = 2.0
+    ack: Annotated[
+        Literal["disk", "bucket"],
+        Field(description="When a write is acknowledged: on this disk, or in the bucket."),
+    ] = "disk"
+    max_lag_secs: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="Refuse writes while the oldest unpublished one is older; "
+            "by default as long as the lease.",
+        ),
+    ] = None
+    adopt: Annotated[
+        bool,
+        Field(
+            description="Take over a prefix that the reference server wrote; stop its nodes first."
+        ),
+    ] = False
     idle_secs: Annotated[
         float, Field(gt=0, description="Close cells that nobody used for this many seconds.")
     ] = 300.0
@@ -108,6 +149,25 @@ class Settings(BaseModel):
             raise ValueError("use 1 to 200 of A-Z a-z 0-9 . _ @ - and neither `.` nor `..`")
         return value
 
+    @field_validator("advertise")
+    @classmethod
+    def _advertise_is_a_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", value):
+            raise ValueError("it is not http://HOST[:PORT] or https://HOST[:PORT]")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _bucket_settings_need_one(self) -> Settings:
+        if self.bucket is None:
+            for name in ("advertise", "lease_secs", "sync_secs", "ack", "max_lag_secs", "adopt"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"{flag(name)} is about nodes that share a bucket; give --bucket"
+                    )
+        return self
+
     @model_validator(mode="after")
     def _outsiders_need_a_token(self) -> Settings:
         if self.token is not None and self.token_file is not None:
@@ -121,6 +181,11 @@ class Settings(BaseModel):
                 "set CHIDORI_RUN_STORE_TOKEN or --token-file, or give --insecure-no-auth"
             )
         return self
+
+    @property
+    def lag_allowed(self) -> float:
+        """Seconds that the oldest unpublished write may be old."""
+        return self.lease_secs if self.max_lag_secs is None else self.max_lag_secs
 
     @property
     def host(self) -> str:

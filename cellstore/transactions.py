@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cellstore import schema
 from cellstore.operations import Operation
@@ -24,10 +24,18 @@ class Failure:
     error: Exception
 
 
+class Done(NamedTuple):
+    """What an operation came to: its outcome, the cell's revision then, whether it made that."""
+
+    outcome: Any
+    revision: int
+    changed: bool
+
+
 def run_batch(
     connection: sqlite3.Connection, operations: Sequence[Operation], counters: Counters
-) -> list[Any]:
-    """Run operations in order, in one commit if all is well. Returns their outcomes in order.
+) -> list[Done]:
+    """Run operations in order, in one commit if all is well. Returns what each came to, in order.
 
     The counters follow what was committed. Errors of operations are outcomes, see Failure.
     """
@@ -36,18 +44,18 @@ def run_batch(
             return _commit(connection, operations, counters)
         except Exception:  # noqa: BLE001, S110 - rolled back; run alone, each shows its own error
             pass
-    outcomes: list[Any] = []
+    done: list[Done] = []
     for operation in operations:
         try:
-            outcomes += _commit(connection, [operation], counters)
+            done += _commit(connection, [operation], counters)
         except Exception as error:  # noqa: BLE001 - handed to the one who asked
-            outcomes.append(Failure(error))
-    return outcomes
+            done.append(Done(Failure(error), counters.revision, changed=False))
+    return done
 
 
 def _commit(
     connection: sqlite3.Connection, operations: Sequence[Operation], counters: Counters
-) -> list[Any]:
+) -> list[Done]:
     before = (counters.revision, counters.position)
     writes = sum(operation.statements for operation in operations)
     # One statement is a transaction of its own; two more calls would cost a tenth of it. With a
@@ -55,11 +63,11 @@ def _commit(
     explicit = writes > 1 or (writes == 1 and (len(operations) > 1 or counters.saved))
     try:
         if not explicit:
-            return [operation.apply(connection, counters) for operation in operations]
+            return [_apply(operation, connection, counters) for operation in operations]
         connection.execute("BEGIN IMMEDIATE")
         if counters.saved:
             schema.forget(connection)
-        outcomes = [operation.apply(connection, counters) for operation in operations]
+        done = [_apply(operation, connection, counters) for operation in operations]
         connection.execute("COMMIT")
     except BaseException:
         counters.revision, counters.position = before
@@ -67,4 +75,10 @@ def _commit(
             connection.execute("ROLLBACK")
         raise
     counters.saved = False
-    return outcomes
+    return done
+
+
+def _apply(operation: Operation, connection: sqlite3.Connection, counters: Counters) -> Done:
+    before = counters.revision
+    outcome = operation.apply(connection, counters)
+    return Done(outcome, counters.revision, counters.revision != before)

@@ -22,12 +22,14 @@ from cellstore.operations import (
     Blob,
     DeleteBlob,
     ListBlobs,
+    Operation,
     PutBlob,
     ReadBlob,
     ReadRecords,
     Replace,
 )
 from cellstore.records import Record
+from cellstore.transactions import Done
 
 LIMIT = 2**30
 
@@ -51,6 +53,22 @@ class CountingDatabase:
         await self._database.close()
 
 
+class Asked:
+    """A cell that is asked for outcomes alone."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cell, name)
+
+    def perform(self, operation: Operation) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self._outcome(self._cell.perform(operation)))
+
+    async def _outcome(self, future: asyncio.Future[Done]) -> Any:
+        return (await future).outcome
+
+
 Reopen = Callable[[], Any]
 
 
@@ -59,14 +77,14 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     """Opens the same cell as often as it is called; the cell before must be closed."""
     path = tmp_path / "cell.db"
     path.touch()
-    opened: list[Cell] = []
+    opened: list[Asked] = []
 
-    async def open_cell() -> tuple[Cell, CountingDatabase]:
+    async def open_cell() -> tuple[Asked, CountingDatabase]:
         database = CountingDatabase(await request.param.open(path))
         try:
             if not opened:
                 await run(database, schema.create)
-            cell = await Cell.open("c", database, lambda: None)
+            cell = Asked(await Cell.open("c", database, lambda: None))
         except CellBroken:
             await database.close()
             raise

@@ -14,11 +14,14 @@ import pytest
 
 from cellstore import node as node_module
 from cellstore import schema
+from cellstore.alone import Alone
 from cellstore.conditions import MUST_BE_ABSENT, parse_condition
+from cellstore.copies import Copies, Offload
 from cellstore.database import Database, InlineDatabase, OpenDatabase, ThreadedDatabase
-from cellstore.directory import DataDirectory
+from cellstore.directory import REGISTRY, DataDirectory
 from cellstore.errors import CellBroken, DiskFull, NewerFormat, StartRefused, Unavailable
-from cellstore.node import Node, Offload
+from cellstore.index import RunIndex
+from cellstore.node import Node
 from cellstore.operations import (
     Append,
     Blob,
@@ -36,6 +39,18 @@ LIMIT = 2**30
 MUST_EXIST = parse_condition(b"*", None)
 
 
+class KnownNode(Node):
+    """A node, its index of runs, and its directory."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.index: RunIndex
+        self.directory: DataDirectory
+
+    def runs(self) -> list[str]:
+        return self.index.all()
+
+
 @dataclass
 class Fixture:
     """A node, and what it stands on."""
@@ -45,9 +60,9 @@ class Fixture:
     offload: Offload
     clock: ManualClock = field(default_factory=ManualClock)
     opened: list[str] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[KnownNode] = field(default_factory=list)
 
-    async def start(self, max_open_cells: int = 100) -> Node:
+    async def start(self, max_open_cells: int = 100) -> KnownNode:
         directory = DataDirectory(self.root)
         directory.acquire()
 
@@ -55,15 +70,18 @@ class Fixture:
             self.opened.append(path.parent.name)
             return await self.open_database(path)
 
-        node = Node(
-            directory,
-            open_database,
-            self.offload,
+        copies = Copies(directory, open_database, self.offload)
+        copies.scan()
+        runs = RunIndex()
+        node = KnownNode(
+            Alone(copies, runs.add),
             self.clock,
             idle_secs=300,
             max_open_cells=max_open_cells,
         )
-        await node.start()
+        node.index = runs
+        runs.merge(copies.terms.keys() - {REGISTRY})
+        node.directory = directory
         self.nodes.append(node)
         return node
 
@@ -71,7 +89,7 @@ class Fixture:
         """Close the newest node, as a clean stop does."""
         node = self.nodes.pop()
         await node.close()
-        node._directory.release()
+        node.directory.release()
 
     def file(self, name: str) -> Path:
         (path,) = self.root.glob(f"cells/*/{name}.1/cell.db")
@@ -88,7 +106,7 @@ async def fixture(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 def open_names(node: Node) -> list[str]:
-    return [name for name, _ in node.open_cells()]
+    return [cell.name for cell in node.open_cells()]
 
 
 def files(root: Path) -> list[str]:
@@ -193,14 +211,14 @@ async def test_who_finds_no_room_is_told_in_the_end(
     await node.perform("a", ReadBlob("k", LIMIT))
     cell = node._open["a"]
     tries = 0
-    take_room = node._take_room
+    take_room = node.take_room
 
     async def counted() -> None:
         nonlocal tries
         tries += 1
         await take_room()
 
-    monkeypatch.setattr(node, "_take_room", counted)
+    monkeypatch.setattr(node, "take_room", counted)
     never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     cell._batch = [(ReadBlob("k", LIMIT), never)]
     fixture.opened.clear()
@@ -293,7 +311,7 @@ async def test_a_full_disk_keeps_cells_from_opening_but_reads_are_served(
         raise error
 
     fixture.open_database = full
-    node._directory.shortage = lambda: DiskFull("no room")  # type: ignore[method-assign]
+    node.directory.shortage = lambda: DiskFull("no room")  # type: ignore[method-assign]
     blob = await node.perform("a", ReadBlob("k", LIMIT))
     assert isinstance(blob, Blob)
     assert blob.data == b"v"

@@ -11,9 +11,10 @@ import pytest
 from cellstore.api import Api, resolve
 from cellstore.auth import NoTokens
 from cellstore.errors import BadRequest, NotFound
+from cellstore.index import RunIndex
 from cellstore.memory import MemoryBudget
 from cellstore.node import Node
-from cellstore.registry import Registry
+from cellstore.registry import LocalRegistry
 
 
 class NeverNode:
@@ -38,7 +39,8 @@ async def put(node: object, path: str, *, cut_short: bool = False) -> Reply:
     budget = MemoryBudget(2**30, patience=1)
     api = Api(
         cast("Node", node),
-        Registry(cast("Node", node)),
+        RunIndex(),
+        LocalRegistry(cast("Node", node)),
         NoTokens(),
         budget,
         max_body=1000,

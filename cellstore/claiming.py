@@ -1,0 +1,349 @@
+"""One attempt to bring up a cell of a fleet: looking who has it, restoring it, claiming it.
+
+Data comes first: a cell is claimed only when its newest state lies on this disk, so whoever wins
+serves at once. What is decided is decided in `ownership`; this is what carries it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cellstore import ownership
+from cellstore.alone import PENDING, Room
+from cellstore.cell import Cell
+from cellstore.clock import iso
+from cellstore.copies import Copies
+from cellstore.directory import DATABASE, HINT
+from cellstore.epochlog import EpochLog, Lost, Won
+from cellstore.epochs import EpochRecord, decode_hint
+from cellstore.errors import CellBroken, DiskFull, Unavailable
+from cellstore.objects import StoreFault
+from cellstore.operations import CREATES, Operation
+from cellstore.ownership import Claim, Copy, Found, Refuse, Restore, Reuse, Seen, Vanished, Wait
+from cellstore.replicator import Replicator
+from cellstore.restoring import Gone, Restorer
+from cellstore.shipping import Shipper
+from cellstore.tenure import Tenure, Terms, elsewhere
+
+log = structlog.get_logger("cellstore.claims")
+
+_LOOK_PAUSE = 0.25
+_LOOK_TRIES = 60
+
+Result = tuple[Cell | None, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What claims are made with. `known` is told of each run that is known to exist."""
+
+    copies: Copies
+    replicator: Replicator
+    restorer: Restorer
+    shipper: Shipper
+    terms: Terms
+    known: Callable[[str], None]
+    draining: Callable[[], bool]
+
+
+class Claiming:
+    """Brings up one cell for its first operation. `run` is called once."""
+
+    def __init__(
+        self, name: str, operation: Operation, room: Room, epochs: EpochLog, means: Means
+    ) -> None:
+        self._name = name
+        self._operation = operation
+        self._room = room
+        self._epochs = epochs
+        self._means = means
+        self._copies = means.copies
+        self._terms = means.terms
+        self._me = means.terms.me
+        self._offload = means.copies.offload
+        self._seen: Seen | None = None
+        # The local copy, while it may turn out to be the newest state.
+        self._cell: Cell | None = None
+
+    async def run(self) -> Result:
+        """See Opener.bring_up. Raises OwnedElsewhere too."""
+        self._seen = await self._remembered()
+        try:
+            while True:
+                seen = self._seen or await self._look()
+                self._seen = seen
+                if self._means.draining():
+                    raise self._refusal(seen)
+                result = await self._act(await self._decide(seen), seen)
+                if result is not None:
+                    return result
+        except BaseException:
+            if self._cell is not None and self._cell.tenure is None:
+                await self._close_copy()
+            raise
+
+    async def _decide(self, seen: Seen) -> Claim:
+        """What is to be done; opens the local copy if it may be the newest state."""
+        record, term = seen.record, self._copies.terms.get(self._name)
+        if term is None:
+            return ownership.claim(seen, None, self._me)
+        promising = record is None or (record.term == term and record.disk == self._me.disk)
+        if promising and self._cell is None:
+            self._cell = await self._open_copy()
+        rev = 0 if self._cell is None else self._cell.revision
+        claimed = await self._offload(self._hint().exists)
+        decision = ownership.claim(seen, Copy(term, rev, claimed), self._me)
+        if not promising and not isinstance(decision, Vanished):
+            await tidy(self._copies, self._name, term)
+        if not isinstance(decision, Reuse | Found):
+            await self._close_copy()
+        return decision
+
+    async def _act(self, decision: Claim, seen: Seen) -> Result | None:
+        """Do what was decided. Returns None where there is to be decided anew."""
+        match decision:
+            case Reuse():
+                return await self._reuse(seen)
+            case Found():
+                return await (self._found_here() if self._cell else self._found_anew())
+            case Restore(wait):
+                return await self._restore(seen, wait)
+            case Wait(wait):
+                await asyncio.sleep(max(wait, _LOOK_PAUSE))
+                self._seen = None
+                return None
+            case Refuse(record):
+                raise elsewhere(record, self._terms.clock.reading().wall)
+            case Vanished():
+                raise CellBroken(
+                    f"cell `{self._name}`: its copy on this disk was in the bucket, and its "
+                    "records there are gone or older; restore them, or move the copy away"
+                )
+
+    # Looking
+
+    def _hint(self) -> Path:
+        return self._copies.path(self._name).with_name(HINT)
+
+    async def _remembered(self) -> Seen | None:
+        """The newest record as the local copy remembers it, if that may be claimed unseen."""
+        term = self._copies.terms.get(self._name)
+        if term is None:
+            return None
+        try:
+            record = decode_hint(await self._offload(self._hint().read_bytes))
+        except OSError:
+            return None
+        wanted = (self._name, term, self._me.disk, self._me.boot)
+        if record is None or (record.cell, record.term, record.disk, record.boot) != wanted:
+            return None
+        return Seen(record.epoch, record)
+
+    async def _look(self) -> Seen:
+        for _ in range(_LOOK_TRIES):
+            try:
+                return await self._epochs.look()
+            except StoreFault as fault:
+                why = str(fault)
+                if self._means.draining():
+                    break
+            await asyncio.sleep(_LOOK_PAUSE)
+        raise Unavailable(f"cell `{self._name}`: the bucket does not tell who owns it: {why}")
+
+    def _refusal(self, seen: Seen) -> Exception:
+        record = seen.record
+        if record is not None and not record.released and record.disk != self._me.disk:
+            return elsewhere(record, self._terms.clock.reading().wall)
+        return Unavailable("the node is stopping; send it again")
+
+    # Claiming
+
+    async def _reuse(self, seen: Seen) -> Result | None:
+        """Claim the cell on the local copy, whose term goes on."""
+        assert self._cell is not None
+        outcome = await self._epochs.append(self._follow(seen, None), None)
+        if isinstance(outcome, Lost):
+            await self._start_over(outcome)
+            return None
+        return self._begin(self._cell, outcome), PENDING
+
+    async def _found_here(self) -> Result | None:
+        """Found a cell from the local copy, which never was in the bucket."""
+        assert self._cell is not None
+        term = self._copies.terms[self._name]
+        first = await self._ship_first(self._copies.path(self._name), self._first(term))
+        outcome = await self._epochs.append(first, None)
+        if isinstance(outcome, Lost):
+            await self._start_over(outcome)
+            return None
+        return self._begin(self._cell, outcome), PENDING
+
+    async def _found_anew(self) -> Result | None:
+        """Found a cell with its first write, which is in the bucket with the claim itself."""
+        if self._operation.absent is not CREATES:
+            return None, self._operation.absent
+        staging, outcome = await self._offload(self._copies.build, self._name, self._operation)
+        won = None
+        try:
+            first = await self._ship_first(staging / DATABASE, self._first(1))
+            won = await self._epochs.append(first, None)
+        finally:
+            if not isinstance(won, Won):
+                await self._offload(self._copies.directory.discard, staging)
+        if isinstance(won, Lost):
+            await self._start_over(won)
+            return None
+        return await self._settle_in(staging, won), outcome
+
+    async def _restore(self, seen: Seen, wait: float) -> Result | None:
+        """Restore what was seen, and claim it once its lease has run out."""
+        record = seen.record
+        assert record is not None
+        until = self._terms.clock.monotonic() + wait
+        try:
+            staging = await self._means.restorer.restore(record)
+        except Gone as gone:
+            newer = await self._look()
+            if newer.record is not None and newer.record.nonce == record.nonce:
+                raise CellBroken(
+                    f"cell `{self._name}`: its newest record lists {gone}, which is not in the "
+                    "bucket; restore that object"
+                ) from None
+            self._seen = newer
+            return None
+        except StoreFault as fault:
+            raise Unavailable(f"cell `{self._name}` cannot be restored now: {fault}") from None
+        won = None
+        try:
+            if wait > 0:
+                await asyncio.sleep(max(_LOOK_PAUSE, until - self._terms.clock.monotonic()))
+                seen = await self._look()
+            if self._still(record, seen):
+                won = await self._epochs.append(self._follow(seen, seen.top + 1), None)
+        finally:
+            if not isinstance(won, Won):
+                await self._offload(self._copies.directory.discard, staging)
+        if won is None:
+            self._seen = seen
+            return None
+        if isinstance(won, Lost):
+            await self._start_over(won)
+            return None
+        return await self._settle_in(staging, won), PENDING
+
+    def _still(self, record: EpochRecord, seen: Seen) -> bool:
+        """Whether what was restored is what is there, and may be claimed now."""
+        same = seen.record is not None and seen.record.nonce == record.nonce
+        return same and ownership.claim(seen, None, self._me) == Restore()
+
+    async def _start_over(self, lost: Lost) -> None:
+        await self._close_copy()
+        self._seen = lost.seen
+
+    def _first(self, term: int) -> EpochRecord:
+        """The first record of a cell, with nothing in it."""
+        me, wall = self._me, self._terms.clock.reading().wall
+        return EpochRecord(
+            cell=self._name,
+            epoch=1,
+            owner=me.node,
+            advertise=me.advertise,
+            lease_expires_at=iso(wall + me.ttl),
+            updated_at=iso(wall),
+            ttl=me.ttl,
+            term=term,
+            nonce=self._terms.fresh(),
+            disk=me.disk,
+            boot=me.boot,
+            rev=0,
+            base=None,
+            pieces=(),
+        )
+
+    def _follow(self, seen: Seen, term: int | None) -> EpochRecord:
+        """The claim that follows what was seen; in a new term of its own, where one is given."""
+        record = seen.record
+        assert record is not None
+        first = self._first(record.term if term is None else term)
+        return replace(
+            first, epoch=seen.top + 1, rev=record.rev, base=record.base, pieces=record.pieces
+        )
+
+    async def _ship_first(self, path: Path, first: EpochRecord) -> EpochRecord:
+        try:
+            return await self._means.shipper.found(self._name, path, first)
+        except StoreFault as fault:
+            raise Unavailable(
+                f"cell `{self._name}`: the bucket does not take it: {fault}"
+            ) from None
+
+    # The local copy
+
+    async def _open_copy(self) -> Cell:
+        await self._room.take()
+        try:
+            return await self._copies.open(self._name)
+        except BaseException:
+            self._room.give()
+            raise
+
+    async def _close_copy(self) -> None:
+        cell, self._cell = self._cell, None
+        if cell is not None:
+            try:
+                await cell.close()
+            finally:
+                self._room.give()
+
+    async def _settle_in(self, staging: Path, won: Won) -> Cell:
+        """Make a staged copy the cell's, now that it is claimed, and open it."""
+        await self._offload(self._publish, staging, won.record)
+        self._cell = await self._open_copy()
+        return self._begin(self._cell, won)
+
+    def _publish(self, staging: Path, record: EpochRecord) -> None:
+        older = self._copies.terms.get(self._name)
+        try:
+            (staging / HINT).write_bytes(record.encode_hint())
+            self._copies.publish(staging, self._name, record.term)
+        except (DiskFull, OSError) as fault:
+            raise Unavailable(
+                f"cell `{self._name}`: there is no room for it here ({fault}); "
+                "what was sent may be done"
+            ) from None
+        self._copies.terms[self._name] = record.term
+        if older is not None:
+            self._copies.retire(self._name, older, None)
+
+    def _begin(self, cell: Cell, won: Won) -> Cell:
+        tenure = Tenure(cell, self._epochs, won, self._means.shipper, self._terms)
+        cell.tenure = tenure
+        self._means.replicator.add(tenure)
+        self._terms.settled(tenure)
+        self._means.known(cell.name)
+        log.info(
+            "cell claimed",
+            cell=cell.name,
+            epoch=won.record.epoch,
+            term=won.record.term,
+            unpublished=cell.revision - won.record.rev,
+        )
+        return cell
+
+
+async def tidy(copies: Copies, name: str, term: int, *, dirty: bool | None = None) -> None:
+    """Move a copy whose term is over away if it has unpublished writes, else discard it."""
+    orphan = await copies.offload(copies.retire, name, term, dirty)
+    if orphan is not None:
+        log.error(
+            "unpublished writes were overtaken by another node and are kept as an orphan",
+            cell=name,
+            term=term,
+            orphan=str(orphan),
+        )

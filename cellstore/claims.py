@@ -1,0 +1,102 @@
+"""Bringing up the cells that this node may own, and letting them go. See `claiming`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+import structlog
+
+from cellstore.alone import Room
+from cellstore.cell import Cell
+from cellstore.claiming import Claiming, Means, Result, tidy
+from cellstore.copies import Copies
+from cellstore.epochlog import EpochLog
+from cellstore.objects import StoreFault
+from cellstore.operations import Operation
+from cellstore.replicator import Replicator
+from cellstore.restoring import Restorer
+from cellstore.shipping import Shipper
+from cellstore.tenure import Tenure, Terms
+
+log = structlog.get_logger("cellstore.claims")
+
+# Logs of cells that are remembered, so that those of a store without dates can be watched.
+_LOGS = 4096
+
+_RELEASE_PAUSE = 0.25
+
+
+class Claims:
+    """See Opener."""
+
+    def __init__(
+        self,
+        copies: Copies,
+        replicator: Replicator,
+        restorer: Restorer,
+        shipper: Shipper,
+        terms: Terms,
+        known: Callable[[str], None],
+    ) -> None:
+        self._copies = copies
+        self._replicator = replicator
+        self._terms = terms
+        self._means = Means(
+            copies, replicator, restorer, shipper, terms, known, lambda: self.draining
+        )
+        self._logs: OrderedDict[str, EpochLog] = OrderedDict()
+        # At a stop: no cell is claimed any more, and those that are put down are released.
+        self.draining = False
+
+    async def bring_up(self, name: str, operation: Operation, room: Room) -> Result:
+        """See Opener. Raises OwnedElsewhere too."""
+        return await Claiming(name, operation, room, self._log(name), self._means).run()
+
+    async def put_down(self, cell: Cell) -> None:
+        """See Opener. The copy of a cell whose hold was lost is moved away or discarded."""
+        tenure = cell.tenure
+        assert tenure is not None
+        await self._replicator.drop(tenure)
+        try:
+            if self.draining and not tenure.over:
+                await self._release(tenure)
+        finally:
+            try:
+                await cell.close()
+            finally:
+                await self._leave(tenure)
+
+    async def _release(self, tenure: Tenure) -> None:
+        """Publish what is unpublished and end the hold, once nobody is served under it."""
+        await tenure.cell.quiet()
+        if not tenure.dirty and tenure.lease.left(self._terms.clock.reading()) <= 0:
+            return
+        while not tenure.over:
+            try:
+                await tenure.sync(release=True)
+            except StoreFault as fault:
+                log.info("not released yet", cell=tenure.name, why=str(fault))
+                await asyncio.sleep(_RELEASE_PAUSE)
+
+    async def _leave(self, tenure: Tenure) -> None:
+        """What becomes of the copy of a closed cell."""
+        name, term = tenure.name, tenure.record.term
+        if tenure.lost_to is None:
+            if not tenure.dirty:
+                await self._copies.offload(self._copies.directory.unmark, name, term)
+            return
+        newest = tenure.lost_to.record
+        if newest is None or newest.nonce != tenure.record.nonce:
+            await tidy(self._copies, name, term, dirty=tenure.dirty)
+        # Else a record that is none of ours is in the way: the copy is still the newest state.
+
+    def _log(self, name: str) -> EpochLog:
+        epochs = self._logs.pop(name, None)
+        if epochs is None:
+            epochs = EpochLog(name, self._terms.store, self._terms.clock)
+        self._logs[name] = epochs
+        if len(self._logs) > _LOGS:
+            self._logs.popitem(last=False)
+        return epochs

@@ -1,0 +1,164 @@
+"""The local copies of cells: which there are, making one with its first write, opening one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cellstore import schema
+from cellstore.cell import Cell
+from cellstore.database import OpenDatabase, connect, connect_immutable, connect_new
+from cellstore.directory import DATABASE, HINT, DataDirectory
+from cellstore.epochs import EpochRecord, decode_hint
+from cellstore.errors import CellBroken, DiskFull
+from cellstore.faults import translate
+from cellstore.operations import Operation
+from cellstore.schema import Counters
+from cellstore.transactions import Failure, run_batch
+
+log = structlog.get_logger("cellstore.copies")
+
+# Runs blocking work where it does not hold up the loop.
+Offload = Callable[..., Awaitable[Any]]
+
+
+class Copies:
+    """The copies of one data directory. `terms` has the newest term of each cell's copies."""
+
+    def __init__(
+        self, directory: DataDirectory, open_database: OpenDatabase, offload: Offload
+    ) -> None:
+        self.directory = directory
+        self.offload = offload
+        self.terms: dict[str, int] = {}
+        # Copies of older terms than the newest, which nobody has tidied away yet.
+        self.older: list[tuple[str, int]] = []
+        self._open_database = open_database
+
+    def scan(self) -> None:
+        """Learn which copies are here, from names alone."""
+        for name, term in self.directory.copies():
+            known = self.terms.get(name)
+            if known is not None:
+                self.older.append((name, min(known, term)))
+            self.terms[name] = term if known is None else max(known, term)
+
+    def path(self, name: str) -> Path:
+        """The database file of a cell's newest copy."""
+        return self.directory.copy(name, self.terms[name]) / DATABASE
+
+    async def open(self, name: str) -> Cell:
+        """Open a cell's newest copy. Raises what the fault means: CellBroken, DiskFull, ..."""
+        database = None
+        try:
+            database = await self._open_database(self.path(name))
+            return await Cell.open(name, database, self.directory.shortage)
+        except Exception as error:  # noqa: BLE001 - raised again, translated
+            if database is not None:
+                await database.close()
+            fault = await self.offload(translate, error, name, self.directory.shortage)
+            raise fault from None
+
+    def read_closed(self, name: str, operation: Operation, full: DiskFull) -> Any:
+        """Serve a read of a cell that a full disk keeps from being opened.
+
+        SQLite makes files beside a database to open it, even to read. A cleanly closed one, which
+        has no log beside it, can be read without. Raises `full` for everything else.
+        """
+        path = self.path(name)
+        log_file = path.with_name(path.name + "-wal")
+        if operation.statements or (log_file.exists() and log_file.stat().st_size > 0):
+            raise full
+        connection = connect_immutable(path)
+        try:
+            return operation.apply(connection, Counters())
+        except sqlite3.Error as error:
+            raise translate(error, name, self.directory.shortage) from None
+        finally:
+            connection.close()
+
+    def build(self, name: str, operation: Operation) -> tuple[Path, Any]:
+        """Make a staged copy of a new cell with its first write; also returns the outcome."""
+        staging = self.directory.stage()
+        try:
+            return staging, _write_first(staging / DATABASE, operation)
+        except BaseException as error:
+            self.directory.discard(staging)
+            if isinstance(error, Exception):
+                raise translate(error, name, self.directory.shortage) from None
+            raise
+
+    def remember(self, name: str, record: EpochRecord) -> None:
+        """Note the newest settled record beside the cell's copy.
+
+        It is a hint that may be too old, so it is not synced and may fail.
+        """
+        path = self.directory.copy(name, record.term) / HINT
+        try:
+            path.write_bytes(record.encode_hint())
+        except OSError as fault:
+            log.info("record not remembered", cell=name, why=fault.strerror)
+
+    def retire(self, name: str, term: int, dirty: bool | None) -> Path | None:
+        """Take a copy whose term is over out of the way.
+
+        One with unpublished writes becomes an orphan, whose path is returned; any other is
+        discarded. Where `dirty` is None that is found out from the copy.
+        """
+        if dirty is None:
+            dirty = self._has_unpublished(name, term)
+        orphan = None
+        if dirty:
+            orphan = self.directory.orphan(name, term)
+        else:
+            self.directory.drop(name, term)
+        self.directory.unmark(name, term)
+        if self.terms.get(name) == term:
+            del self.terms[name]
+        return orphan
+
+    def _has_unpublished(self, name: str, term: int) -> bool:
+        """Whether a copy may hold writes that no record covers."""
+        copy = self.directory.copy(name, term)
+        try:
+            hint = decode_hint((copy / HINT).read_bytes())
+        except FileNotFoundError:
+            # No record of it was ever settled.
+            return True
+        if not self.directory.marked(name, term):
+            return False
+        try:
+            connection = connect(copy / DATABASE)
+            try:
+                return hint is None or schema.load(connection).revision > hint.rev
+            finally:
+                connection.close()
+        except (sqlite3.Error, CellBroken):
+            return True
+
+    def publish(self, staging: Path, name: str, term: int) -> None:
+        """Make a staged copy the cell's newest. It is discarded where that fails."""
+        try:
+            self.directory.publish(staging, name, term)
+        except BaseException as error:
+            self.directory.discard(staging)
+            if isinstance(error, Exception):
+                raise translate(error, name, self.directory.shortage) from None
+            raise
+
+
+def _write_first(path: Path, operation: Operation) -> Any:
+    """Make a cell's tables and its first rows, in a file that nobody else knows yet."""
+    connection = connect_new(path)
+    try:
+        schema.create(connection)
+        (done,) = run_batch(connection, [operation], Counters())
+    finally:
+        connection.close()
+    if isinstance(done.outcome, Failure):
+        raise done.outcome.error
+    return done.outcome

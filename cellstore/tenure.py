@@ -1,0 +1,338 @@
+"""This process's hold of one cell: its lease, what of the cell is in the bucket, and who waits.
+
+A tenure begins with a claim that was won and ends when it is released, or fenced by another's
+claim. Every change of it is one append to the cell's epoch log, one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from cellstore import lineage
+from cellstore.cell import Cell
+from cellstore.clock import Clock, Reading, iso
+from cellstore.epochlog import EpochLog, Lost, Won
+from cellstore.epochs import EpochRecord, cell_prefix
+from cellstore.errors import OwnedElsewhere, Unavailable
+from cellstore.objects import ObjectStore
+from cellstore.operations import Operation
+from cellstore.ownership import Identity, Lease, Seen, Verdict, after_fence
+from cellstore.shipping import Shipper
+from cellstore.transactions import Done
+
+log = structlog.get_logger("cellstore.tenure")
+
+# Restores that began before a record was superseded are given this long to read what it listed.
+KEEP_SECS = 60.0
+
+# A lease that is used is renewed when less than this part of it is left.
+RENEW_BELOW = 0.5
+
+
+class Fenced(Exception):
+    """Another record is the newest: the hold is over. What was asked for has not happened here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the tenures of a node have in common.
+
+    `ack_bucket`: answers wait for the bucket. `max_lag_secs`: writes are refused while the oldest
+    unpublished one is older. `urge` asks for a sync now; `settled` and `fenced` are told of those;
+    `mark` makes the durable mark of a copy that is going to be written to.
+    """
+
+    me: Identity
+    store: ObjectStore
+    clock: Clock
+    fresh: Callable[[], str]
+    ack_bucket: bool
+    max_lag_secs: float
+    urge: Callable[[Tenure], None]
+    settled: Callable[[Tenure], None]
+    fenced: Callable[[Tenure], None]
+    mark: Callable[[Tenure], Awaitable[None]]
+
+
+class Tenure:
+    """A hold of an open cell."""
+
+    def __init__(
+        self, cell: Cell, epochs: EpochLog, won: Won, shipper: Shipper, terms: Terms
+    ) -> None:
+        self.cell = cell
+        self.record = won.record
+        self.lease: Lease = won.lease
+        self.touched = False
+        # What newer record there is, once this tenure is over.
+        self.lost_to: Seen | None = None
+        self.released = False
+        self.synced_at = terms.clock.monotonic()
+        # The dirty copy has a durable marker, so that a restart finds it.
+        self.marked = False
+        self._terms = terms
+        self._clock = terms.clock
+        self._epochs = epochs
+        self._shipper = shipper
+        self._sent = won.record.rev
+        self._dirty_since = terms.clock.reading() if self.dirty else None
+        self._waiting: list[asyncio.Future[None]] = []
+        self._turn = asyncio.Lock()
+        self._garbage: list[tuple[float, frozenset[str]]] = []
+        self._claimed_at = terms.clock.monotonic()
+        self._claim_modified = won.modified
+        self._swept = won.modified is None
+
+    @property
+    def name(self) -> str:
+        return self.cell.name
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the cell has revisions that no settled record covers."""
+        return self.cell.revision > self.record.rev
+
+    @property
+    def over(self) -> bool:
+        return self.released or self.lost_to is not None
+
+    def holds(self) -> bool:
+        """Whether requests may be executed and answered now."""
+        return not self.over and self.lease.holds(self._clock.reading())
+
+    def lag(self) -> float:
+        """Seconds since the oldest write that may be unpublished; 0 when all is published."""
+        if self._dirty_since is None or not self.dirty:
+            return 0.0
+        return self._clock.reading().since(self._dirty_since)
+
+    # Requests
+
+    def admits(self, operation: Operation) -> bool:
+        """Whether `operation` may be executed now, as far as is known without waiting."""
+        self.touched = True
+        if not self.holds():
+            return False
+        if not operation.statements:
+            return True
+        return self.marked and self.lag() <= self._terms.max_lag_secs
+
+    async def admit(self, operation: Operation, deadline: float) -> None:
+        """Wait until `operation` may be executed. Raises Fenced, or Unavailable at the deadline."""
+        while not self.admits(operation):
+            if self.over:
+                raise Fenced
+            if operation.statements and not self.marked:
+                await self._terms.mark(self)
+                continue
+            self._terms.urge(self)
+            if not await self._news(deadline):
+                raise Unavailable(
+                    f"cell `{self.name}`: writes wait for the bucket; send it again"
+                    if self.holds()
+                    else f"cell `{self.name}`: its ownership cannot be proved now; send it again"
+                )
+
+    def committed(self, done: Done) -> None:
+        """Note that a request was executed."""
+        if done.changed and self._dirty_since is None:
+            self._dirty_since = self._clock.reading()
+
+    def answers(self, done: Done) -> bool:
+        """Whether what was executed may be answered now."""
+        if done.changed and self.record.rev >= done.revision:
+            return True
+        if not self.holds():
+            return False
+        return not self._terms.ack_bucket or self.record.rev >= done.revision
+
+    async def answer(self, done: Done, deadline: float) -> None:
+        """Wait until what was executed may be answered.
+
+        Raises Fenced where nothing was changed, OwnedElsewhere where the change is nowhere but in
+        the local copy, and Unavailable where its outcome is not known or cannot be by the deadline.
+        """
+        while not self.answers(done):
+            if self.over:
+                self._after_fence(done)
+                return
+            self._terms.urge(self)
+            if not await self._news(deadline):
+                raise Unavailable(
+                    f"cell `{self.name}`: the bucket does not confirm it; it may be done, "
+                    "so send the same again"
+                )
+
+    def _after_fence(self, done: Done) -> None:
+        if not done.changed:
+            raise Fenced
+        verdict = after_fence(done.revision, self.record.rev, self._sent)
+        if verdict is Verdict.UNKNOWN:
+            raise Unavailable(
+                f"cell `{self.name}`: another node took it over meanwhile; it may be done, "
+                "so look before sending it again"
+            )
+        if verdict is Verdict.ELSEWHERE:
+            assert self.lost_to is not None
+            raise elsewhere(self.lost_to.record, self._clock.reading().wall)
+
+    async def _news(self, deadline: float) -> bool:
+        """Wait until something was settled. False at the deadline."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        left = deadline - self._clock.monotonic()
+        done, _ = await asyncio.wait([future], timeout=max(0.0, left))
+        return bool(done)
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    # Replication
+
+    def due(self, now: float, reading: Reading, sync_secs: float) -> bool:
+        """Whether a sync or a renewal is called for."""
+        if self.over:
+            return False
+        if self.dirty and now - self.synced_at >= sync_secs:
+            return True
+        return self.wants_renewal(reading)
+
+    def wants_renewal(self, reading: Reading) -> bool:
+        """Whether the lease is used and less than half of it is left."""
+        return (self.touched or self.dirty) and self.lease.left(
+            reading
+        ) < self.lease.ttl * RENEW_BELOW
+
+    @property
+    def appending(self) -> bool:
+        """Whether a record is on its way."""
+        return self._turn.locked()
+
+    async def sync(self, *, release: bool = False) -> None:
+        """Publish what is unpublished and renew; at the end of a tenure, release.
+
+        Raises StoreFault when an upload failed: nothing has changed then.
+        """
+        self.synced_at = self._clock.monotonic()
+        began = self._clock.reading()
+        before = self.record
+        shipment = await self._shipper.prepare(self.cell, before)
+        async with self._turn:
+            if self.over or self.record.rev != before.rev:
+                return
+            if shipment is None and not release and self._fresh_enough():
+                return
+            record = self._next(released=release)
+            if shipment is not None:
+                record = shipment.extend(record)
+            if release and record.rev != self.cell.revision:
+                raise AssertionError("a release must cover the cell's revision")
+            await self._append(record, began)
+        if shipment is not None and shipment.folded and not self.over:
+            assert record.base is not None
+            await self._shipper.settled_base(self.cell, record.base.rev)
+
+    def _fresh_enough(self) -> bool:
+        return self.lease.left(self._clock.reading()) >= self.lease.ttl * RENEW_BELOW
+
+    async def renew(self) -> None:
+        """Renew the lease with a record that changes nothing else."""
+        async with self._turn:
+            if not self.over:
+                await self._append(self._next(), None)
+
+    def _next(self, *, released: bool = False) -> EpochRecord:
+        """The record after the newest one, with nothing changed but the epoch and the times."""
+        wall = self._clock.reading().wall
+        return replace(
+            self.record,
+            epoch=self.record.epoch + 1,
+            nonce=self._terms.fresh(),
+            lease_expires_at=iso(wall if released else wall + self.lease.ttl),
+            updated_at=iso(wall),
+            delta=None,
+            released=released,
+        )
+
+    async def _append(self, record: EpochRecord, began: Reading | None) -> None:
+        lease = self.lease
+        self._sent = max(self._sent, record.rev)
+        self.touched = False
+        # From the instant that a release is sent nothing may be served under this hold.
+        self.released = record.released
+        outcome = await self._epochs.append(record, lease)
+        if isinstance(outcome, Lost):
+            self.lost_to = outcome.seen
+            log.warning(
+                "cell fenced",
+                cell=self.name,
+                epoch=outcome.seen.top,
+                owner=outcome.seen.record and outcome.seen.record.owner,
+                unpublished=self.cell.revision - self.record.rev,
+            )
+            self._tell()
+            self._terms.fenced(self)
+            return
+        previous, self.record, self.lease = self.record, record, outcome.lease
+        due = self._clock.monotonic() + KEEP_SECS
+        self._garbage.append((due, lineage.garbage(previous, record)))
+        if began is not None:
+            self._dirty_since = began if self.dirty else None
+        self._terms.settled(self)
+        self._tell()
+
+    # Collection
+
+    def has_garbage(self, now: float) -> bool:
+        """Whether objects are to be deleted now."""
+        if bool(self._garbage) and self._garbage[0][0] + KEEP_SECS <= now:
+            return True
+        return not self._swept and self._claimed_at + KEEP_SECS <= now
+
+    async def collect(self) -> None:
+        """Delete what settled records have stopped listing for long enough. Raises StoreFault."""
+        now = self._clock.monotonic()
+        if not self._swept and self._claimed_at + KEEP_SECS <= now:
+            await self._sweep()
+        due = [keys for at, keys in self._garbage if at <= now]
+        keys = frozenset[str]().union(*due) - self.record.keys
+        if keys and self.holds():
+            await self._terms.store.delete(sorted(keys))
+        self._garbage = self._garbage[len(due) :]
+
+    async def _sweep(self) -> None:
+        """Delete what no record lists and was there before this tenure's claim."""
+        listing = await self._terms.store.list(cell_prefix(self.name))
+        record, modified = self.record, self._claim_modified
+        assert modified is not None
+        old = [entry.key for entry in listing.entries if entry.modified < modified]
+        keys = lineage.unlisted(old, record) - frozenset[str]().union(
+            *(keys for _, keys in self._garbage)
+        )
+        if keys and self.holds():
+            await self._terms.store.delete(sorted(keys))
+        self._swept = True
+
+
+def elsewhere(record: EpochRecord | None, wall: float) -> OwnedElsewhere:
+    """The refusal that names the owner of `record`.
+
+    An end of the lease that is past by the clock `wall` is left out: clients would spin on it. Only
+    web addresses are handed out, for clients send their token there.
+    """
+    if record is None:
+        return OwnedElsewhere("unknown", None, None)
+    expires = record.lease_expires_at
+    url = record.advertise
+    return OwnedElsewhere(
+        record.owner,
+        None if record.released or expires <= iso(wall) else expires,
+        url if url is not None and url.startswith(("http://", "https://")) else None,
+    )
