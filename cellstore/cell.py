@@ -64,7 +64,7 @@ class Cell:
     @property
     def kept(self) -> bool:
         """Whether it must stay open: it is busy, or not all of it is in the bucket."""
-        return self.busy or (self.tenure is not None and self.tenure.dirty and not self.tenure.over)
+        return self.busy or (self.tenure is not None and self.tenure.kept)
 
     @property
     def counters(self) -> Counters:

@@ -101,6 +101,8 @@ class ChangeLog:
             del self._entries[key]
 
     def _forget_half(self) -> None:
-        old = list(islice(self._entries, (len(self._entries) + 1) // 2))
-        # Not in the order of their revisions where a transaction was rolled back.
-        self._floor = max(self._floor, *(self._entries.pop(key)[0] for key in old))
+        noted = self._floor
+        for key in list(islice(self._entries, (len(self._entries) + 1) // 2)):
+            noted, _ = self._entries.pop(key)
+        # The last of them was noted at or above the revisions of all their rows.
+        self._floor = max(self._floor, noted)

@@ -58,6 +58,9 @@ class Claims:
         """See Opener. The copy of a cell whose hold was lost is moved away or discarded."""
         tenure = cell.tenure
         assert tenure is not None
+        if self.draining and not tenure.over:
+            # Those who still wait need syncs for their answers.
+            await cell.quiet()
         await self._replicator.drop(tenure)
         try:
             if self.draining and not tenure.over:
@@ -70,7 +73,6 @@ class Claims:
 
     async def _release(self, tenure: Tenure) -> None:
         """Publish what is unpublished and end the hold, once nobody is served under it."""
-        await tenure.cell.quiet()
         if not tenure.dirty and tenure.lease.left(self._terms.clock.reading()) <= 0:
             return
         while not tenure.over:
@@ -87,10 +89,7 @@ class Claims:
             if not tenure.dirty:
                 await self._copies.offload(self._copies.directory.unmark, name, term)
             return
-        newest = tenure.lost_to.record
-        if newest is None or newest.nonce != tenure.record.nonce:
-            await tidy(self._copies, name, term, dirty=tenure.dirty)
-        # Else a record that is none of ours is in the way: the copy is still the newest state.
+        await tidy(self._copies, name, term, dirty=tenure.dirty)
 
     def _log(self, name: str) -> EpochLog:
         epochs = self._logs.pop(name, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -86,6 +86,8 @@ class EpochLog:
         # The highest epoch known to have been there: lists need not start before it.
         self._known = 0
         self._watched: tuple[str, Reading] | None = None
+        # The newest record read, without its changes.
+        self._last: EpochRecord | None = None
 
     def knows(self, epoch: int) -> None:
         """Remember that there was a record of `epoch`."""
@@ -102,7 +104,7 @@ class EpochLog:
             record = await self._read(listing)
             if record is not None:
                 break
-            # It was collected since the list, so there is a newer one.
+            # It was collected since the list, so there is a newer one; or look at all of them.
         self.knows(top)
         now = self._clock.reading()
         if self._watched is None or self._watched[0] != record.nonce:
@@ -178,18 +180,28 @@ class EpochLog:
         return listing
 
     async def _read(self, listing: Listing) -> EpochRecord | None:
-        """The newest record of ours among what was listed; None when the newest is gone."""
+        """The newest record of ours among what was listed; None when it is gone."""
         for entry in reversed(listing.entries):
             epoch = epoch_of(entry.key)
             if epoch is None:
                 continue
+            if self._last is not None and self._last.epoch == epoch == _top(listing):
+                # The highest record never changes while it is that.
+                return self._last
             got = await self._store.get(entry.key)
             if got is None:
                 return None
             try:
-                return decode(got.data, self.cell, epoch)
+                record = decode(got.data, self.cell, epoch)
             except ForeignRecord as fault:
                 log.warning("record of another server", cell=self.cell, fault=str(fault))
+                continue
+            self._last = replace(record, delta=None)
+            return record
+        if self._known > 1:
+            # Ours lies before what was listed.
+            self._known = 0
+            return None
         raise CellBroken("its records were all written by another server; adopt the prefix first")
 
     def _nonce(self, data: bytes, epoch: int) -> str:

@@ -63,6 +63,10 @@ class OwnedElsewhere(CellstoreError):
         self.lease_expires_at = lease_expires_at
         self.owner_url = owner_url
 
+    def again(self) -> OwnedElsewhere:
+        """The same refusal for another request."""
+        return OwnedElsewhere(self.owner, self.lease_expires_at, self.owner_url)
+
 
 class PreconditionFailed(CellstoreError):
     """A conditional write lost: read again and decide again."""

@@ -173,7 +173,7 @@ class Fleet:
     def _fenced(self, tenure: Tenure) -> None:
         assert tenure.lost_to is not None
         newer = tenure.lost_to.record
-        if newer is not None and newer.disk == self._me.disk and newer.nonce != tenure.record.nonce:
+        if newer is not None and newer.disk == self._me.disk:
             self._alarm(
                 f"cell `{tenure.name}` was claimed by another process on a copy of this data "
                 "directory, or on this very one; only one may use it"

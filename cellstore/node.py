@@ -179,7 +179,7 @@ class Node:
         if isinstance(fault, Unavailable):
             raise Unavailable(str(fault))
         if isinstance(fault, OwnedElsewhere):
-            raise OwnedElsewhere(fault.owner, fault.lease_expires_at, fault.owner_url)
+            raise fault.again()
 
     async def _bring_up(
         self, name: str, operation: Operation

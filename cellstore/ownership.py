@@ -195,7 +195,8 @@ def after_list(step: Step, epoch: int, top: int) -> Step:
         return Step.LOST
     if step is Step.CONFIRM:
         return Step.WON if top == epoch else Step.READ
-    return Step.LOST if top == epoch else Step.SEND
+    # There is one at our epoch after all: it may be our own that came late.
+    return Step.READ if top == epoch else Step.SEND
 
 
 class Verdict(Enum):

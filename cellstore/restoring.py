@@ -68,8 +68,8 @@ class Restorer:
         if piece.key is not None:
             return await self._fetch(piece, piece.key, path)
         assert piece.epoch is not None
-        if piece.epoch == record.epoch:
-            delta = record.delta
+        if piece.epoch == record.epoch and record.delta is not None:
+            delta: bytes | None = record.delta
         else:
             key = piece_key(record.cell, piece)
             got = await self._store.get(key)

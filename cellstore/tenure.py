@@ -18,7 +18,7 @@ from cellstore.clock import Clock, Reading, iso
 from cellstore.epochlog import EpochLog, Lost, Won
 from cellstore.epochs import EpochRecord, cell_prefix
 from cellstore.errors import OwnedElsewhere, Unavailable
-from cellstore.objects import ObjectStore
+from cellstore.objects import ObjectStore, StoreFault
 from cellstore.operations import Operation
 from cellstore.ownership import Identity, Lease, Seen, Verdict, after_fence
 from cellstore.shipping import Shipper
@@ -65,7 +65,7 @@ class Tenure:
         self, cell: Cell, epochs: EpochLog, won: Won, shipper: Shipper, terms: Terms
     ) -> None:
         self.cell = cell
-        self.record = won.record
+        self.record = replace(won.record, delta=None)
         self.lease: Lease = won.lease
         self.touched = False
         # What newer record there is, once this tenure is over.
@@ -79,6 +79,8 @@ class Tenure:
         self._epochs = epochs
         self._shipper = shipper
         self._sent = won.record.rev
+        # The highest epoch that is known to be taken.
+        self._top = won.record.epoch
         self._dirty_since = terms.clock.reading() if self.dirty else None
         self._waiting: list[asyncio.Future[None]] = []
         self._turn = asyncio.Lock()
@@ -95,6 +97,11 @@ class Tenure:
     def dirty(self) -> bool:
         """Whether the cell has revisions that no settled record covers."""
         return self.cell.revision > self.record.rev
+
+    @property
+    def kept(self) -> bool:
+        """Whether the cell must stay open for it."""
+        return not self.over and (self.dirty or self.appending)
 
     @property
     def over(self) -> bool:
@@ -253,7 +260,7 @@ class Tenure:
         wall = self._clock.reading().wall
         return replace(
             self.record,
-            epoch=self.record.epoch + 1,
+            epoch=max(self.record.epoch, self._top) + 1,
             nonce=self._terms.fresh(),
             lease_expires_at=iso(wall if released else wall + self.lease.ttl),
             updated_at=iso(wall),
@@ -269,24 +276,33 @@ class Tenure:
         self.released = record.released
         outcome = await self._epochs.append(record, lease)
         if isinstance(outcome, Lost):
-            self.lost_to = outcome.seen
-            log.warning(
-                "cell fenced",
-                cell=self.name,
-                epoch=outcome.seen.top,
-                owner=outcome.seen.record and outcome.seen.record.owner,
-                unpublished=self.cell.revision - self.record.rev,
-            )
-            self._tell()
-            self._terms.fenced(self)
+            self._lost(outcome.seen)
             return
-        previous, self.record, self.lease = self.record, record, outcome.lease
+        previous, self.record, self.lease = self.record, replace(record, delta=None), outcome.lease
         due = self._clock.monotonic() + KEEP_SECS
         self._garbage.append((due, lineage.garbage(previous, record)))
         if began is not None:
             self._dirty_since = began if self.dirty else None
         self._terms.settled(self)
         self._tell()
+
+    def _lost(self, seen: Seen) -> None:
+        newest = seen.record
+        if newest is not None and newest.nonce == self.record.nonce:
+            # Another kind of server put a record in the way. Ours is still the state of the cell.
+            self._top = seen.top
+            self.released = False
+            raise StoreFault(f"epoch {seen.top} was written by another server; going on after it")
+        self.lost_to = seen
+        log.warning(
+            "cell fenced",
+            cell=self.name,
+            epoch=seen.top,
+            owner=newest and newest.owner,
+            unpublished=self.cell.revision - self.record.rev,
+        )
+        self._tell()
+        self._terms.fenced(self)
 
     # Collection
 

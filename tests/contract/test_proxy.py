@@ -88,7 +88,6 @@ async def test_everything_passes_and_is_counted(
     }
     assert 33 * MIB < counts["bytes_up"] < 34 * MIB
     assert 33 * MIB < counts["bytes_down"] < 34 * MIB
-    assert counts["connections"] >= 1
     network.reset()
     assert network.counts()["requests"] == {}
 

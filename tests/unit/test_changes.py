@@ -26,6 +26,7 @@ def test_it_does_not_tell_of_what_was_before_it() -> None:
     assert log.above(6) is None
     assert log.above(7) == Changed([1], [], 33)
     log.reset(9)
+    assert len(log) == 0
     assert log.above(8) is None
     assert log.above(9) == Changed([], [], 0)
 

@@ -258,6 +258,8 @@ FIRST, SECOND = Piece(5, None, 20, 21, 1, "s"), Piece(6, None, 21, 22, 1, "s")
 def test_a_record_that_only_renews_leaves_the_one_before_it() -> None:
     before, after = record(6, BASE, (SEGMENT, FIRST)), record(7, BASE, (SEGMENT, FIRST))
     assert garbage(before, after) == {meta_key("c", 6)}
+    # The newest itself is none, whatever it is compared with.
+    assert garbage(after, after) == frozenset()
 
 
 def test_a_record_whose_changes_are_still_listed_stays() -> None:

@@ -313,6 +313,27 @@ def test_the_same_rows_make_the_same_bytes(cell: Fleet) -> None:
     assert pieces.build_small(rows, (4, 1)) == pieces.build_small(rows, (4, 1))
 
 
+def test_only_what_is_newer_is_read_whatever_is_named(cell: Fleet) -> None:
+    rows = pieces.read_changes(cell.connection, Changed([1], ["a", "b", "never"], 0), 2)
+    assert rows == ([], [(b"b", 4, None)], [])
+
+
+def test_a_small_piece_may_hold_a_replaced_journal(cell: Fleet, tmp_path: Path) -> None:
+    path, copy = tmp_path / "piece.db", tmp_path / "copy.db"
+    cell.ship(0, False, [])
+    cell.write([Replace([Record(7, b"7"), Record(6, b"6")])])
+    rows = pieces.read_changes(cell.connection, Changed([6, 7], [], 0), 4)
+    assert rows.marks == [(b"records", 5)]
+    pieces.new_copy(copy)
+    with closing(connect_new(copy)) as connection:
+        for packed in (cell.pieces[0].packed, pieces.build_small(rows, (5, 2))):
+            path.write_bytes(pieces.unpack_bytes(packed))
+            pieces.apply_piece(connection, path)
+        assert rows_of(connection, schema.load(connection)) == (
+            rows_of(cell.connection, cell.counters)
+        )
+
+
 def test_a_snapshot_holds_what_lives(cell: Fleet) -> None:
     cell.write([Replace([Record(7, b"7")]), DeleteBlob("a")])
     cell.fold([])
@@ -348,6 +369,18 @@ def test_pruning_leaves_saved_counters_right_and_writes_only_what_it_must(cell: 
     cell.open(cell.path)
     assert cell.counters == Counters(4, 1, saved=True)
     assert cell.connection.execute("SELECT key FROM blobs").fetchall() == [(b"a",)]
+
+
+def test_what_came_after_the_base_is_not_pruned(cell: Fleet) -> None:
+    cell.write([Replace([]), DeleteBlob("a")])
+    pieces.prune(cell.connection, 4)
+    rows = rows_of(cell.connection, cell.counters)
+    assert [row[:3] for row in rows.blobs] == [(b"a", 6, None)]
+    assert [row[:2] for row in rows.marks] == [(b"pruned", 4), (b"records", 5)]
+    pieces.prune(cell.connection, 5)
+    rows = rows_of(cell.connection, cell.counters)
+    assert [row[:3] for row in rows.blobs] == [(b"a", 6, None)]
+    assert [row[:2] for row in rows.marks] == [(b"pruned", 5)]
 
 
 def test_a_scan_sees_its_instant_and_hinders_nobody(cell: Fleet, tmp_path: Path) -> None:
