@@ -198,7 +198,7 @@ class Adoption:
         theirs = staging / "theirs.db"
         if snapshot is None:
             await self._need_nothing(cell)
-        elif not await self._store.fetch(str(snapshot), theirs):
+        elif not await self._store.fetch(_below_prefix(cell, str(snapshot)), theirs):
             raise StartRefused(
                 f"cell `{cell}`: its record names {snapshot}, which is not in the bucket. "
                 f"There are: {await self._state_objects(cell) or 'none'}. Choose one, put its "
@@ -222,6 +222,11 @@ class Adoption:
     async def _state_objects(self, cell: str) -> str:
         listing = await self._store.list(f"{CELLS}{cell}/state/")
         return ", ".join(entry.key for entry in listing.entries)
+
+
+def _below_prefix(cell: str, snapshot: str) -> str:
+    """A key as the reference writes it, from the top of the bucket, as ours are."""
+    return snapshot[max(0, snapshot.rfind(f"{CELLS}{cell}/")) :]
 
 
 def _refuse_live(cell: str, foreign: dict[str, Any], date: float | None) -> None:

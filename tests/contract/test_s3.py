@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import resource
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -199,6 +200,19 @@ async def test_a_body_that_breaks_off_is_read_again(tmp_path: Path) -> None:
         with pytest.raises(StoreFault, match="get b: "):
             await store.fetch("b", tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+async def test_a_disk_that_is_full_is_no_fault_of_the_store(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with facing(answer(200, "x" * 3 * MIB, ETag='"e"')) as (store, server):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                await store.fetch("a", tmp_path / "a")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("sent", [answer(404), answer(404, "<html>not here"), error(404, "404")])

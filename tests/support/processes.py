@@ -59,6 +59,11 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has exited."""
+        return self._process.poll() is not None
+
     def ready(self) -> Process:
         """Wait until it accepts connections."""
 

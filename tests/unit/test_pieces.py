@@ -316,6 +316,8 @@ def test_the_same_rows_make_the_same_bytes(cell: Fleet) -> None:
 def test_only_what_is_newer_is_read_whatever_is_named(cell: Fleet) -> None:
     rows = pieces.read_changes(cell.connection, Changed([1], ["a", "b", "never"], 0), 2)
     assert rows == ([], [(b"b", 4, None)], [])
+    rows = pieces.read_changes(cell.connection, Changed([1], ["a"], 0), 1)
+    assert rows == ([], [(b"a", 2, b"\x00\xff")], [])
 
 
 def test_a_small_piece_may_hold_a_replaced_journal(cell: Fleet, tmp_path: Path) -> None:
@@ -396,6 +398,16 @@ def test_a_scan_sees_its_instant_and_hinders_nobody(cell: Fleet, tmp_path: Path)
         assert piece.execute("SELECT count(*) FROM records").fetchone() == (0,)
         assert piece.execute("SELECT key, rev FROM blobs").fetchall() == [("b", 4)]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("spool")] == ["spool"]
+
+
+def test_a_closed_cell_is_scanned_and_left_closed(cell: Fleet, tmp_path: Path) -> None:
+    cell.connection.close()
+    scan = pieces.begin_scan(cell.path, tmp_path / "spool")
+    where = pieces.counters_of(scan)
+    assert where == (4, 1)
+    pieces.finish_scan(scan, 0, where)
+    pieces.verify(tmp_path / "spool", 4)
+    assert sorted(tmp_path.iterdir()) == [cell.path, tmp_path / "spool"]
 
 
 def test_a_scan_of_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:

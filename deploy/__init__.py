@@ -1,0 +1,1 @@
+"""What helps to run a fleet, and to believe in it."""
