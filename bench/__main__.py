@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from bench import agent, apart, cells, scenarios
+from bench import acked, agent, apart, cells, cost, crowd, scenarios
 from bench.client import load
 from bench.figures import Figure
 from bench.servers import Bench, disk_folder, file_system
@@ -28,6 +28,9 @@ SCENARIOS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "agent": agent.agent,
     "memory": cells.memory,
     "wake": cells.wake,
+    "bucket-cost": cost.cost,
+    "bucket-load": crowd.crowd,
+    "bucket-ack": acked.acked,
 }
 
 
@@ -35,7 +38,7 @@ def _known(names: list[str] | None) -> list[str]:
     unknown = [name for name in names or () if name not in SCENARIOS]
     if unknown:
         raise typer.BadParameter(f"no scenario is called {', '.join(unknown)}")
-    return names or list(SCENARIOS)
+    return names or []
 
 
 def main(
@@ -49,6 +52,14 @@ def main(
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Put the servers' data there; use a real disk.")
     ] = None,
+    short: Annotated[
+        bool | None,
+        typer.Option(
+            "--short/--long",
+            help="The short form of scenarios that take minutes: for all unless some are named.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Measure this store, the reference server and the floors of both, side by side."""
     raise_file_limit()
@@ -61,8 +72,8 @@ def main(
     failures: list[str] = []
     with disk_folder(folder) as data, load() as client:
         typer.echo(f"data in {data} ({file_system(data)})", err=True)
-        bench = Bench(data, client, has_reference)
-        for name in names or ():
+        bench = Bench(data, client, has_reference, not names if short is None else short)
+        for name in names or SCENARIOS:
             started = perf_counter()
             try:
                 figures += SCENARIOS[name](bench)

@@ -53,7 +53,7 @@ class _Run:
 
     def send(self, method: str, path: str, body: bytes) -> None:
         self.data += len(body)
-        status = self._client.call(method, path, body).status
+        status = self._client.request(method, path, body).status
         if status != 200:
             raise RuntimeError(f"{method} {path} was answered {status}")
 

@@ -29,6 +29,18 @@ class Target(NamedTuple):
         return f"{'>=' if self.at_least else '<='} {self.bound:.2f}"
 
 
+class Limit(NamedTuple):
+    """Where ours shall be, whatever the reference does: at most there."""
+
+    bound: float
+
+    def met(self, figure: float) -> bool:
+        return figure <= self.bound
+
+    def __str__(self) -> str:
+        return f"ours <= {self.bound:g}"
+
+
 @dataclass(frozen=True)
 class Figure:
     """One line of the outcome. Samples of one index were taken side by side, so they compare."""
@@ -37,7 +49,7 @@ class Figure:
     name: str
     unit: str
     samples: Mapping[str, Sequence[float]]
-    target: Target | None = None
+    target: Target | Limit | None = None
 
     def median(self, side: str) -> float | None:
         """The middle one of a side's samples, None where it was not measured."""
@@ -50,7 +62,10 @@ class Figure:
         return [ours / reference for ours, reference in pairs if reference > 0]
 
     def met(self) -> bool | None:
-        """Whether the median ratio is where it shall be, None where that cannot be told."""
+        """Whether the figure is where it shall be, None where that cannot be told."""
+        if isinstance(self.target, Limit):
+            ours = self.median(OURS)
+            return None if ours is None else self.target.met(ours)
         ratios = self.ratios()
         return self.target.met(median(ratios)) if self.target and ratios else None
 

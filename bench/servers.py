@@ -31,6 +31,8 @@ class Bench:
     folder: Path
     load: Load
     has_reference: bool
+    # Scenarios that take minutes then take their short form.
+    short: bool = False
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def fresh(self, name: str) -> Path:
@@ -51,7 +53,7 @@ class Bench:
                     reference(self.fresh(REFERENCE), TOKEN, options)
                 )
             if floor:
-                started[HTTP] = stack.enter_context(_floor(self.fresh(HTTP)))
+                started[HTTP] = stack.enter_context(http_floor(self))
             yield started
 
     @contextlib.contextmanager
@@ -84,8 +86,9 @@ class Bench:
 
 
 @contextlib.contextmanager
-def _floor(path: Path) -> Iterator[Process]:
-    port = free_port()
+def http_floor(bench: Bench) -> Iterator[Process]:
+    """The server that does nothing with a request."""
+    port, path = free_port(), bench.fresh(HTTP)
     process = Process(
         [sys.executable, "-m", "bench.floor", str(port)], port, path.with_name(path.name + ".log")
     )

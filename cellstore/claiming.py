@@ -83,9 +83,11 @@ class Claiming:
                 result = await self._act(await self._decide(seen), seen)
                 if result is not None:
                     return result
-        except BaseException:
+        except BaseException as error:
             if self._cell is not None and self._cell.tenure is None:
                 await self._close_copy()
+            if isinstance(error, CellBroken) and not str(error).startswith("cell `"):
+                raise type(error)(f"cell `{self._name}` cannot be served: {error}") from None
             raise
 
     async def _decide(self, seen: Seen) -> Claim:

@@ -159,7 +159,7 @@ def decode(data: bytes, cell: str, epoch: int) -> EpochRecord:
         raise ForeignRecord(f"cells/{cell}: epoch {epoch} was written by another server")
     try:
         record = _record(fields)
-    except (KeyError, TypeError, ValueError, binascii.Error) as fault:
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as fault:
         raise CellBroken(f"{broken}{type(fault).__name__} {fault}") from None
     if (record.cell, record.epoch) != (cell, epoch):
         raise CellBroken(f"{broken}it says cell `{record.cell}`, epoch {record.epoch}")
@@ -171,7 +171,7 @@ def decode_hint(data: bytes) -> EpochRecord | None:
     """Read what a local copy remembers; None where it cannot be read, for it is but a hint."""
     try:
         return _record(orjson.loads(data))
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 

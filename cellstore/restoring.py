@@ -13,6 +13,7 @@ from cellstore.database import connect_new
 from cellstore.directory import DATABASE, DataDirectory, full_disk
 from cellstore.epochs import Base, EpochRecord, ForeignRecord, Piece, decode, piece_key
 from cellstore.errors import CellBroken
+from cellstore.faults import translate
 from cellstore.objects import ObjectStore
 
 # Pieces are fetched this many at a time, ahead of their turn.
@@ -44,8 +45,11 @@ class Restorer:
             staging: Path = await self._offload(self._directory.stage)
             try:
                 await self._fill(record, staging)
-            except BaseException:
+            except BaseException as error:
                 await self._offload(self._directory.discard, staging)
+                if isinstance(error, sqlite3.Error):
+                    shortage = self._directory.shortage
+                    raise await self._offload(translate, error, record.cell, shortage) from None
                 raise
             return staging
 
@@ -102,8 +106,6 @@ def _apply(database: Path, files: list[Path]) -> None:
                 _unpack(packed, piece)
                 pieces.apply_piece(connection, piece)
                 piece.unlink()
-        except sqlite3.DatabaseError as fault:
-            raise CellBroken(f"a piece of it cannot be applied: {fault}") from None
         finally:
             connection.close()
 

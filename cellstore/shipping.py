@@ -182,7 +182,8 @@ def _extract(
         record.base,
         record.pieces,
         counters.revision,
-        size if changed is None else changed.size,
+        # A scan, once after the cell was opened with changes that are not in the bucket.
+        pieces.measure(connection, record.rev) if changed is None else changed.size,
         size,
     )
     if isinstance(plan, lineage.Ship):
