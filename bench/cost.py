@@ -12,7 +12,7 @@ from itertools import count
 from time import perf_counter
 
 from bench.bucket import Bucket, Counted, bucket, wait_replicated
-from bench.figures import OURS, REFERENCE, Figure, Limit, Target
+from bench.figures import OURS, REFERENCE, Figure, Limit
 from bench.prose import Prose, ratio
 from bench.requests import TOKEN
 from bench.servers import Bench

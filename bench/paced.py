@@ -80,14 +80,12 @@ class _Run(asyncio.Protocol):
         self.latencies: list[float] = []
         self.late = 0
         self.error = ""
+        # Set while no answer is outstanding that may still come.
+        self.idle = asyncio.Event()
         self._transport: asyncio.Transport
         self._seq = 0
         self._sent: float | None = None
         self._answer = b""
-
-    @property
-    def waits(self) -> bool:
-        return self._sent is not None and not self.error
 
     def beat(self) -> None:
         if self.error:
@@ -97,11 +95,12 @@ class _Run(asyncio.Protocol):
             return
         self._seq += 1
         (request,) = Work("append", self.name, self._seq).requests()
+        self.idle.clear()
         self._sent = perf_counter()
         self._transport.write(request)
 
     def close(self) -> None:
-        if self.waits:
+        if self._sent is not None and not self.error:
             self.error = f"no answer in {_PATIENCE:.0f} s"
         self._transport.close()
 
@@ -110,6 +109,7 @@ class _Run(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.error = self.error or (f"connection lost: {error}" if self._sent is not None else "")
+        self.idle.set()
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
@@ -124,6 +124,7 @@ class _Run(asyncio.Protocol):
         if not self._answer.startswith(b"HTTP/1.1 200"):
             self.error = self._answer[:300].decode(errors="replace")
         self._sent, self._answer = None, b""
+        self.idle.set()
 
 
 async def _perform(job: Job) -> dict[str, Any]:
@@ -139,9 +140,7 @@ async def _perform(job: Job) -> dict[str, Any]:
             run.beat()
     await asyncio.sleep(max(0.0, start + job.seconds - loop.time()))
     print("over", flush=True)
-    deadline = loop.time() + _PATIENCE
-    while any(run.waits for run in runs) and loop.time() < deadline:
-        await asyncio.sleep(0.05)
+    await asyncio.wait([asyncio.create_task(run.idle.wait()) for run in runs], timeout=_PATIENCE)
     for run in runs:
         run.close()
     return {

@@ -64,6 +64,7 @@ def serve(
     sync_secs: Annotated[float, _option("sync_secs")] = DEFAULTS["sync_secs"],
     ack: Annotated[str, _option("ack")] = DEFAULTS["ack"],
     max_lag_secs: Annotated[float | None, _option("max_lag_secs")] = None,
+    max_disk_mib: Annotated[int | None, _option("max_disk_mib")] = None,
     adopt: Annotated[bool, _option("adopt")] = DEFAULTS["adopt"],
     idle_secs: Annotated[float, _option("idle_secs")] = DEFAULTS["idle_secs"],
     max_open_cells: Annotated[int | None, _option("max_open_cells")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -102,6 +103,25 @@ class Copies:
             path.write_bytes(record.encode_hint())
         except OSError as fault:
             log.info("record not remembered", cell=name, why=fault.strerror)
+
+    def sizes(self) -> list[tuple[float, str, int]]:
+        """When each copy was last written, its cell, and its bytes; the oldest first."""
+        found = []
+        for name, term in list(self.terms.items()):
+            files = self.directory.copy(name, term)
+            try:
+                stats = [entry.stat() for entry in os.scandir(files)]
+            except FileNotFoundError:
+                continue
+            found.append(
+                (max(stat.st_mtime for stat in stats), name, sum(stat.st_size for stat in stats))
+            )
+        return sorted(found)
+
+    def is_cache(self, name: str) -> bool:
+        """Whether a cell's copy is whole in the bucket, so that nothing is lost with it."""
+        term = self.terms.get(name)
+        return term is not None and not self._has_unpublished(name, term)
 
     def retire(self, name: str, term: int, dirty: bool | None) -> Path | None:
         """Take a copy whose term is over out of the way.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -36,6 +37,9 @@ _RECOVERIES = 8
 
 _RECOVER_PAUSE = 1.0
 
+# How often the copies on the disk are measured, where they are limited.
+TRIM_SECS = 30.0
+
 
 class Fleet:
     """The parts of a node that work with the bucket."""
@@ -52,6 +56,7 @@ class Fleet:
         sync_secs: float,
         ack_bucket: bool,
         max_lag_secs: float,
+        max_disk: int | None = None,
         alarm: Callable[[str], None],
     ) -> None:
         self._copies = copies
@@ -61,6 +66,8 @@ class Fleet:
         # Called when the data directory turns out to be in use twice. Nothing may be done after.
         self._alarm = alarm
         self._sync_secs = sync_secs
+        # Bytes that the copies may take together; those of cells in use are never taken away.
+        self._max_disk = max_disk
         self.replicator = Replicator(clock, sync_secs)
         self._terms = Terms(
             me=me,
@@ -122,6 +129,8 @@ class Fleet:
             tasks.create_task(self._tick())
             tasks.create_task(self._recover())
             tasks.create_task(self._list())
+            if self._max_disk is not None:
+                tasks.create_task(self._trim(self._max_disk))
 
     async def _tick(self) -> None:
         pause = min(0.25, self._sync_secs / 4, self._me.ttl / 16)
@@ -164,6 +173,34 @@ class Fleet:
                 log.info("runs not listed", why=str(fault))
             except Exception:
                 log.exception("runs not listed")
+
+    async def _trim(self, limit: int) -> None:
+        while True:
+            await asyncio.sleep(TRIM_SECS)
+            try:
+                await self.trim(limit)
+            except Exception:
+                log.exception("copies not trimmed")
+
+    async def trim(self, limit: int) -> None:
+        """Discard closed copies that are whole in the bucket, the longest unused first.
+
+        Stops when all copies together take at most `limit` bytes.
+        """
+        assert self._node is not None
+        sizes = await self._copies.offload(self._copies.sizes)
+        total = sum(size for _, _, size in sizes)
+        for _, name, size in sizes:
+            if total <= limit:
+                return
+            if await self._node.with_closed(name, partial(self._discard_cache, name)):
+                total -= 0 if name in self._copies.terms else size
+
+    async def _discard_cache(self, name: str) -> None:
+        copies = self._copies
+        if await copies.offload(copies.is_cache, name):
+            await copies.offload(copies.retire, name, copies.terms[name], False)
+            log.info("copy discarded for room", cell=name)
 
     def _settled(self, tenure: Tenure) -> None:
         self._copies.remember(tenure.name, tenure.record)

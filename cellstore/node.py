@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -265,6 +265,13 @@ class Node:
             log.info("cell hibernated", cell=cell.name)
         finally:
             self.give_room()
+
+    async def with_closed(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Do `work` on a cell while it is closed and stays so. False where it is in use."""
+        if name in self._open or name in self._moves:
+            return False
+        await asyncio.wait([self._move(name, work())])
+        return True
 
     async def hibernate_idle(self) -> int:
         """Close the cells that nobody used for `idle_secs`. Returns how many there were."""

@@ -127,6 +127,7 @@ async def make_parts(
             sync_secs=settings.sync_secs,
             ack_bucket=settings.ack == "bucket",
             max_lag_secs=settings.lag_allowed,
+            max_disk=None if settings.max_disk_mib is None else settings.max_disk_mib * MIB,
             alarm=_leave_at_once,
         )
         node = node_of(fleet.claims)

@@ -71,6 +71,14 @@ class Settings(BaseModel):
             "by default as long as the lease.",
         ),
     ] = None
+    max_disk_mib: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="What the copies of cells may take on this disk, in MiB; those that are "
+            "in the bucket and not in use are discarded, longest unused first.",
+        ),
+    ] = None
     adopt: Annotated[
         bool,
         Field(
@@ -161,7 +169,15 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _bucket_settings_need_one(self) -> Settings:
         if self.bucket is None:
-            for name in ("advertise", "lease_secs", "sync_secs", "ack", "max_lag_secs", "adopt"):
+            for name in (
+                "advertise",
+                "lease_secs",
+                "sync_secs",
+                "ack",
+                "max_lag_secs",
+                "max_disk_mib",
+                "adopt",
+            ):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(
                         f"{flag(name)} is about nodes that share a bucket; give --bucket"

@@ -138,6 +138,10 @@ class LocalNode:
 
     def start(self) -> None:
         self.launch()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until it serves. Raises DrillFailed if it exits instead."""
         wait_for(self._ready, f"the start of {self.name}", PATIENCE)
 
     def launch(self) -> None:

@@ -34,6 +34,10 @@ class BucketWatch:
         """The cell as its newest record has it. Raises Damaged."""
         return Reader(self._get).image(self.newest[cell])
 
+    def needed(self, cell: str) -> frozenset[str]:
+        """The keys that the cell's newest record needs."""
+        return self._needed.get(cell, frozenset())
+
     def record_new(self, cell: str, data: bytes) -> tuple[dict[str, Any], Image] | None:
         """A record became the newest. Returns it and what it stands for; None if it is bad."""
         record: dict[str, Any] = json.loads(data)

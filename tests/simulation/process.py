@@ -42,6 +42,7 @@ class Knobs(NamedTuple):
     max_open_cells: int
     ack_bucket: bool
     slow_disk: float
+    max_disk: int | None
 
 
 class Reply(NamedTuple):
@@ -104,6 +105,7 @@ class Process:
             sync_secs=knobs.sync_secs,
             ack_bucket=knobs.ack_bucket,
             max_lag_secs=knobs.ttl,
+            max_disk=knobs.max_disk,
             alarm=lambda _: alarm(self),
         )
         self.node = Node(
@@ -165,7 +167,7 @@ class Process:
         return work(*args)
 
     def cut(self) -> None:
-        """A moment in blocking work. Raises Killed where the process dies of it, or OSError."""
+        """A moment in blocking work. Raises Killed where the process dies of it."""
         if self.life.dead:
             raise Killed
         if self.file_fuse is not None:
@@ -173,6 +175,10 @@ class Process:
             if self.file_fuse <= 0:
                 self.die()
                 raise Killed
+
+    def sync(self) -> None:
+        """A file or folder is made durable. Raises Killed, or OSError where there is no room."""
+        self.cut()
         if self.disk.full and self._rng.random() < 0.3:
             raise no_room()
 
