@@ -286,7 +286,7 @@ class History:
                 continue
             if version_.under(version) and record["released"] and disk is holder.disk:
                 self.violate(f"{name}: released at epoch {epoch} without {version_}")
-            elif version_.under(version):
+            elif version_.under(version) and record["term"] != epoch:
                 left.append((version_, disk, term))
             elif self._ack_bucket:
                 self.violate(f"{name}: epoch {epoch} overtakes {version_}, which was acknowledged")
@@ -295,8 +295,8 @@ class History:
                 self.counts["lost"] += 1
                 cell.lost.append((version_, disk, term))
         cell.unpublished = left
-        if not version.under(cell.told) and not cell.told.under(version):
-            # What was told beyond what is published went with it.
+        if record["term"] == epoch or not cell.told.under(version):
+            # Copies of earlier terms are not used again: what they have beyond it is lost.
             cell.told = version
 
     def _version(

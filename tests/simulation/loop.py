@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import warnings
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
@@ -159,6 +160,12 @@ def _make_task(
 
 def bury(lives: list[Life]) -> None:
     """End the coroutines of dead lives, quietly, when what they do no longer matters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _bury(lives)
+
+
+def _bury(lives: list[Life]) -> None:
     for life in lives:
         for task in life.tasks:
             if task.done():

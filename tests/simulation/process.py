@@ -134,6 +134,14 @@ class Process:
         tenure = self.tenures.get(cell)
         return self.alive and tenure is not None and tenure.holds()
 
+    def unsettled(self) -> list[str]:
+        """What of its cells is not in the bucket, as far as the process knows."""
+        tenures = self.fleet.replicator
+        found = [f"{tenure.name} is not published" for tenure in tenures if tenure.dirty]
+        served = {cell.name for cell in self.node.open_cells()}
+        marks = [mark for mark in self.directory.marks() if mark[0] not in served]
+        return found + [f"{mark} is marked as dirty and not open" for mark in marks]
+
     async def _run(self) -> None:
         while True:
             try:

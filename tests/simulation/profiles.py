@@ -13,8 +13,8 @@ class Profile:
     nodes: tuple[int, int] = (2, 3)
     cells: tuple[int, int] = (1, 2)
     clients: tuple[int, int] = (2, 4)
-    secs: tuple[float, float] = (25.0, 60.0)
-    think: float = 1.5
+    secs: tuple[float, float] = (8.0, 25.0)
+    think: float = 0.6
     ttls: tuple[float, ...] = (3.0, 4.0, 8.0)
     syncs: tuple[float, ...] = (0.3, 1.0, 2.5)
     idles: tuple[float, ...] = (1.5, 6.0, 30.0)
@@ -26,8 +26,8 @@ class Profile:
     slow_bucket: float = 0.3
     no_date: float = 0.15
     # How probable a long quiet time with collections is at the end.
-    quiet: float = 0.1
-    count: tuple[int, int] = (2, 7)
+    quiet: float = 0.05
+    count: tuple[int, int] = (2, 6)
     actions: dict[str, float] = field(
         default_factory=lambda: {
             "crash": 2.0,
@@ -71,7 +71,7 @@ PROFILES = {
             count=(4, 9),
             small=1.0,
             quiet=0.7,
-            idles=(6.0, 30.0, 100.0),
+            idles=(6.0, 60.0, 300.0),
         ),
         replace(
             MIXED,

@@ -52,7 +52,7 @@ class Result:
 
     def tell(self, lines: int = 60) -> str:
         """What to print of a run that failed."""
-        last = "\n".join(" ".join(map(str, event))[:400] for event in self.trace[-lines:])
+        last = "\n".join(" ".join(map(str, event))[:400] for event in self.trace[-lines:] if lines)
         return (
             f"seed {self.seed}, profile {self.profile}: {self.violation}\n{last}\n"
             f"again: python -m tests.simulation --from {self.seed} --seeds 1 "
@@ -98,11 +98,12 @@ def run_seed(seed: int, profile: Profile) -> Result:
                 raise fault
             for bad in loop.faults:
                 history.violate(f"nobody took {bad.get('exception')!r}: {bad['message']}")
-            return _result(seed, profile, history, loop)
+            result = _result(seed, profile, history, loop)
+            for process in world.processes:
+                process.life.dead = True
+            bury([process.life for process in world.processes])
+            return result
     finally:
-        for process in world.processes:
-            process.life.dead = True
-        bury([process.life for process in world.processes])
         world.close()
         asyncio.set_event_loop(None)
         loop.close()
@@ -172,13 +173,15 @@ async def _come_to_rest(world: World, client: Client, cells: list[str], *, quiet
         await asyncio.sleep(0.5)
         if loop.time() - begun > 120:
             return history.violate("a node does not start")
-    # All that was sent and may land later lands now, for a while at least.
-    await asyncio.sleep(3 * world.knobs.ttl + 5)
     for cell in cells:
         await _serve_somewhere(world, client, cell)
-    await asyncio.sleep(2 * world.knobs.sync_secs + 2)
-    if quiet:
-        await asyncio.sleep(400)
+    begun = loop.time()
+    while _unsettled(world) and loop.time() - begun < 10 * world.knobs.ttl + 60:
+        await asyncio.sleep(0.5)
+    for _ in range(16 if quiet else 0):
+        await asyncio.sleep(25)
+        for cell in cells:
+            await client.ask("quiet", cell, Touch())
     check_end(world, cells, quiet=quiet)
     return None
 
@@ -202,6 +205,14 @@ async def _serve_somewhere(world: World, client: Client, cell: str) -> None:
     return None
 
 
+def _unsettled(world: World) -> bool:
+    """Whether something is still to be published."""
+    if any(cell.unpublished for cell in world.history.cells.values()):
+        return True
+    processes = [seat.process for seat in world.seats if seat.process is not None]
+    return any(process.unsettled() for process in processes)
+
+
 def check_end(world: World, cells: list[str], *, quiet: bool) -> None:
     """What must hold when all faults have ended and all nodes have had time."""
     history = world.history
@@ -220,17 +231,13 @@ def check_end(world: World, cells: list[str], *, quiet: bool) -> None:
             history.violate(f"{name} holds {image.state()} at the end, not {cell.state.state}")
         for version, _, term in cell.lost:
             _check_orphan(world, name, version, term)
-        if quiet:
+        if quiet and world.knobs.idle_secs > 150:
             _check_litter(world, name)
     for seat in world.seats:
         process = seat.process
         assert process is not None
-        for tenure in process.fleet.replicator:
-            if tenure.dirty:
-                history.violate(f"{process.name} has not published {tenure.name}")
-        for mark in process.directory.marks():
-            if mark[0] not in {held.name for held in process.node.open_cells()}:
-                history.violate(f"{process.name} keeps the mark of {mark}, which is not open")
+        for what in process.unsettled():
+            history.violate(f"{process.name} at the end: {what}")
 
 
 def _check_orphan(world: World, name: str, version: Any, term: int) -> None:

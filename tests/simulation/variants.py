@@ -1,0 +1,7 @@
+"""Broken variants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VARIANTS: dict[str, Any] = {}
