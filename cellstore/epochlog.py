@@ -86,8 +86,19 @@ class EpochLog:
         # The highest epoch known to have been there: lists need not start before it.
         self._known = 0
         self._watched: tuple[str, Reading] | None = None
+        # What is to be deleted, and when: that outlives a hold of the cell.
+        self.garbage: list[tuple[float, frozenset[str]]] = []
+        # The claim before which others may have left something: when, here and by the store.
+        self.unswept: tuple[float, float] | None = None
+        self._swept_for: int | None = None
         # The newest record read, without its changes.
         self._last: EpochRecord | None = None
+
+    def claimed(self, won: Won) -> None:
+        """Note a claim. The first one of a term may find what others have left."""
+        if won.modified is not None and self._swept_for != won.record.term:
+            self._swept_for = won.record.term
+            self.unswept = (self._clock.monotonic(), won.modified)
 
     def knows(self, epoch: int) -> None:
         """Remember that there was a record of `epoch`."""

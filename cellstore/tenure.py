@@ -84,10 +84,7 @@ class Tenure:
         self._dirty_since = terms.clock.reading() if self.dirty else None
         self._waiting: list[asyncio.Future[None]] = []
         self._turn = asyncio.Lock()
-        self._garbage: list[tuple[float, frozenset[str]]] = []
-        self._claimed_at = terms.clock.monotonic()
-        self._claim_modified = won.modified
-        self._swept = won.modified is None
+        epochs.claimed(won)
 
     @property
     def name(self) -> str:
@@ -280,7 +277,7 @@ class Tenure:
             return
         previous, self.record, self.lease = self.record, replace(record, delta=None), outcome.lease
         due = self._clock.monotonic() + KEEP_SECS
-        self._garbage.append((due, lineage.garbage(previous, record)))
+        self._epochs.garbage.append((due, lineage.garbage(previous, record)))
         if began is not None:
             self._dirty_since = began if self.dirty else None
         self._terms.settled(self)
@@ -308,33 +305,32 @@ class Tenure:
 
     def has_garbage(self, now: float) -> bool:
         """Whether objects are to be deleted now."""
-        if bool(self._garbage) and self._garbage[0][0] + KEEP_SECS <= now:
+        garbage, unswept = self._epochs.garbage, self._epochs.unswept
+        if garbage and garbage[0][0] + KEEP_SECS <= now:
             return True
-        return not self._swept and self._claimed_at + KEEP_SECS <= now
+        return unswept is not None and unswept[0] + KEEP_SECS <= now
 
     async def collect(self) -> None:
         """Delete what settled records have stopped listing for long enough. Raises StoreFault."""
-        now = self._clock.monotonic()
-        if not self._swept and self._claimed_at + KEEP_SECS <= now:
-            await self._sweep()
-        due = [keys for at, keys in self._garbage if at <= now]
-        keys = frozenset[str]().union(*due) - self.record.keys
-        if keys and self.holds():
-            await self._terms.store.delete(sorted(keys))
-        self._garbage = self._garbage[len(due) :]
+        epochs, now = self._epochs, self._clock.monotonic()
+        if epochs.unswept is not None and epochs.unswept[0] + KEEP_SECS <= now:
+            await self._sweep(epochs.unswept[1])
+        due = [keys for at, keys in epochs.garbage if at <= now]
+        await self._delete(frozenset[str]().union(*due))
+        epochs.garbage = epochs.garbage[len(due) :]
 
-    async def _sweep(self) -> None:
-        """Delete what no record lists and was there before this tenure's claim."""
+    async def _sweep(self, modified: float) -> None:
+        """Delete what no record lists and was written before this term's claim."""
         listing = await self._terms.store.list(cell_prefix(self.name))
-        record, modified = self.record, self._claim_modified
-        assert modified is not None
         old = [entry.key for entry in listing.entries if entry.modified < modified]
-        keys = lineage.unlisted(old, record) - frozenset[str]().union(
-            *(keys for _, keys in self._garbage)
-        )
+        kept = frozenset[str]().union(*(keys for _, keys in self._epochs.garbage))
+        await self._delete(lineage.unlisted(old, self.record) - kept)
+        self._epochs.unswept = None
+
+    async def _delete(self, keys: frozenset[str]) -> None:
+        keys -= self.record.keys
         if keys and self.holds():
             await self._terms.store.delete(sorted(keys))
-        self._swept = True
 
 
 def elsewhere(record: EpochRecord | None, wall: float) -> OwnedElsewhere:

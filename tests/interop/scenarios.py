@@ -1,4 +1,4 @@
-"""The scenarios of one node without a bucket. Each raises when it fails, and tells what it has seen when it passes."""
+"""Runs on one node without a bucket."""
 
 from __future__ import annotations
 

@@ -44,6 +44,17 @@ class Stored:
         assert answer.status == 200, f"{key}: {answer.status}"
         return answer.body
 
+    def blobs(self) -> dict[str, bytes]:
+        """All blobs; none of them may vanish meanwhile."""
+        found = {key: self.blob(key) for key in self.blob_keys()}
+        present = {key: body for key, body in found.items() if body is not None}
+        assert len(present) == len(found)
+        return present
+
+    def answers(self) -> int:
+        """The status of a read, which tells whether the node serves the run."""
+        return self._client.get(f"/runs/{self.run}/blobs").status
+
     def put(self, key: str, body: bytes, **conditions: str) -> int:
         """The status of a write of a blob."""
         return self._client.put(self._path(key), body, **conditions).status
@@ -55,6 +66,26 @@ class Stored:
         answer = self._client.get(path)
         assert answer.status == 200, f"{path}: {answer.status}"
         return answer
+
+
+Content = tuple[list[Record], dict[str, bytes]]
+
+
+def everything(url: str) -> tuple[dict[str, Content], list[Any]]:
+    """All that a server holds: records and blobs by run, and the registry's entries."""
+    client = Client(url, TOKEN)
+    answers = client.get("/runs"), client.get("/registry")
+    assert [answer.status for answer in answers] == [200, 200]
+    client.close()
+    runs, entries = (answer.json() for answer in answers)
+    return {run: _content(url, run) for run in runs}, entries
+
+
+def _content(url: str, run: str) -> Content:
+    stored = Stored(url, run)
+    content = stored.records(), stored.blobs()
+    stored.close()
+    return content
 
 
 def etag(body: bytes) -> str:

@@ -280,24 +280,36 @@ class History:
         cell.owner = None if record["released"] else holder
         cell.epochs[id(holder)] = epoch
         (cell.released.add if record["released"] else cell.released.discard)(id(holder))
-        left = []
-        for version_, disk, term in cell.unpublished:
-            if version.under(version_):
-                continue
-            if version_.under(version) and record["released"] and disk is holder.disk:
-                self.violate(f"{name}: released at epoch {epoch} without {version_}")
-            elif version_.under(version) and record["term"] != epoch:
-                left.append((version_, disk, term))
-            elif self._ack_bucket:
-                self.violate(f"{name}: epoch {epoch} overtakes {version_}, which was acknowledged")
-            else:
-                self.note("lost", name, version_.origin, version_.rev)
-                self.counts["lost"] += 1
-                cell.lost.append((version_, disk, term))
-        cell.unpublished = left
-        if record["term"] == epoch or not cell.told.under(version):
-            # Copies of earlier terms are not used again: what they have beyond it is lost.
+        chain = holder.disk.chains.get((name, record["term"]), {})
+        self._sort_out(name, cell, record, version, chain, holder)
+        if not version.under(cell.told) and chain.get(cell.told.rev) is not cell.told:
+            # What was told of is in no copy that is still used.
             cell.told = version
+
+    def _sort_out(
+        self,
+        name: str,
+        cell: CellHistory,
+        record: dict[str, Any],
+        version: Version,
+        chain: Chain,
+        holder: Holder,
+    ) -> None:
+        """What was acknowledged and not published is published now, may yet be, or is lost."""
+        left = []
+        for made, disk, term in cell.unpublished:
+            if version.under(made):
+                continue
+            kept = chain.get(made.rev) is made
+            if kept and not record["released"]:
+                left.append((made, disk, term))
+            elif self._ack_bucket or (not disk.gone and record["term"] != record["epoch"]):
+                self.violate(f"{name}: epoch {record['epoch']} leaves {made} out for good")
+            else:
+                self.note("lost", name, made.origin, made.rev)
+                self.counts["lost"] += 1
+                cell.lost.append((made, disk, term))
+        cell.unpublished = left
 
     def _version(
         self, name: str, cell: CellHistory, record: dict[str, Any], holder: Holder

@@ -15,6 +15,9 @@ from pathlib import Path
 
 DEADLINE = 20.0
 
+# The command of a node, without its flags.
+NODE = [sys.executable, "-m", "cellstore", "serve"]
+
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = DEADLINE) -> None:
     """Poll until `condition` holds. Raises TimeoutError naming `what` after `seconds`."""
@@ -126,10 +129,14 @@ def clean_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def node(
-    data: Path, *options: str, token: str | None = None, port: int | None = None
+    data: Path,
+    *options: str,
+    token: str | None = None,
+    port: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     """A cellstore node serving `data`, stopped at the end if it still runs."""
-    process = start([sys.executable, "-m", "cellstore", "serve"], data, options, token, port)
+    process = start(NODE, data, options, token, port, environment)
     try:
         yield process.ready()
     finally:
@@ -142,6 +149,7 @@ def start(
     options: Sequence[str] = (),
     token: str | None = None,
     port: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Process:
     """Start a server on `data` whose flags are those of a cell store."""
     port = port or free_port()
@@ -150,5 +158,6 @@ def start(
         [*command, "--listen", f"127.0.0.1:{port}", "--data-dir", str(data), *options],
         port,
         data.with_name(data.name + ".log"),
-        {} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token},
+        dict(environment or {})
+        | ({} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token}),
     )

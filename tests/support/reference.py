@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.processes import Process, start
@@ -36,10 +36,15 @@ def install() -> Path | None:
 
 @contextlib.contextmanager
 def reference(
-    data: Path, token: str | None = None, options: Sequence[str] = ()
+    data: Path,
+    token: str | None = None,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     """The reference server on `data`, killed at the end. The binary must be there."""
-    process = start([str(binary()), "cell-store"], data, options, token)
+    process = start(
+        [str(binary()), "cell-store"], data, options, token, environment=environment
+    )
     try:
         yield process.ready()
     finally:
