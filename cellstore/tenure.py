@@ -306,6 +306,9 @@ class Tenure:
     def has_garbage(self, now: float) -> bool:
         """Whether objects are to be deleted now."""
         garbage, unswept = self._epochs.garbage, self._epochs.unswept
+        if not (garbage or unswept) or not self.holds():
+            # Only the owner deletes; what is left is deleted when it is that again.
+            return False
         if garbage and garbage[0][0] + KEEP_SECS <= now:
             return True
         return unswept is not None and unswept[0] + KEEP_SECS <= now
