@@ -19,8 +19,13 @@ from cellstore.cell import Cell
 from cellstore.copies import Offload
 from cellstore.directory import DATABASE, DataDirectory
 from cellstore.epochs import MAX_DELTA, Base, EpochRecord, Piece, state_key
+from cellstore.faults import translate
 from cellstore.objects import ObjectStore
 from cellstore.pieces import Packed
+
+# Changes up to this many bytes are packed on the cell's own thread too: handing them to another
+# would take longer.
+_TINY = 32 * 1024
 
 # Changes up to this many bytes are read as rows on the cell's own connection.
 _FEW = 256 * 1024
@@ -63,7 +68,7 @@ class Shipment:
 class _Extract:
     plan: lineage.Ship | lineage.Fold
     where: tuple[int, int]
-    source: pieces.Rows | sqlite3.Connection
+    source: bytes | pieces.Rows | sqlite3.Connection
 
 
 class Shipper:
@@ -85,8 +90,16 @@ class Shipper:
     async def prepare(self, cell: Cell, record: EpochRecord) -> Shipment | None:
         """Pack and upload what `record`, the newest, does not cover; None if it covers all.
 
-        Raises StoreFault when the upload failed, DiskFull when there is no room to pack it.
+        Raises StoreFault when the upload failed, DiskFull when there is no room to pack it, and
+        CellBroken when the cell cannot be read.
         """
+        try:
+            return await self._prepare(cell, record)
+        except sqlite3.Error as error:
+            shortage = self._directory.shortage
+            raise await self._offload(translate, error, cell.name, shortage) from None
+
+    async def _prepare(self, cell: Cell, record: EpochRecord) -> Shipment | None:
         path = self._directory.copy(cell.name, record.term) / DATABASE
         spool = self._directory.scratch()
 
@@ -97,8 +110,10 @@ class Shipper:
         if extracted is None:
             return None
         source = extracted.source
-        if not isinstance(source, sqlite3.Connection):
-            delta = await self._offload(pieces.build_small, source, extracted.where)
+        if isinstance(source, pieces.Rows):
+            source = await self._offload(pieces.build_small, source, extracted.where)
+        if isinstance(source, bytes):
+            delta = source
             if len(delta) <= MAX_DELTA:
                 packed = Packed(len(delta), hashlib.sha256(delta).hexdigest())
                 return Shipment(extracted.plan, extracted.where[0], packed, delta, None)
@@ -189,7 +204,10 @@ def _extract(
     if isinstance(plan, lineage.Ship):
         changed = counters.changes.above(plan.start)
         if changed is not None and changed.size <= _FEW:
-            return _Extract(plan, where, pieces.read_changes(connection, changed, plan.start))
+            rows = pieces.read_changes(connection, changed, plan.start)
+            if changed.size <= _TINY:
+                return _Extract(plan, where, pieces.build_small(rows, where))
+            return _Extract(plan, where, rows)
     return _Extract(plan, where, pieces.begin_scan(path, spool))
 
 
