@@ -5,7 +5,7 @@ BIN := .venv/bin
 LISTEN ?= 127.0.0.1:9700
 DATA ?= .cellstore
 
-.PHONY: env serve test lint interop bench lock clean
+.PHONY: env serve test lint interop bench drill soak lock clean
 
 env: .venv/ready
 
@@ -37,6 +37,14 @@ interop: env
 
 bench: env
 	$(BIN)/python -m bench
+
+# Failovers of real nodes on a real S3 server. Needs Go once, to build that.
+drill: env
+	$(BIN)/python -m deploy.drills
+
+# The simulation of a fleet, for many seeds.
+soak: env
+	$(BIN)/python -m tests.simulation --seeds 100000
 
 # Pin what is installed, by hash. Needs uv.
 lock:
