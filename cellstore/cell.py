@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from cellstore import schema
@@ -78,6 +79,10 @@ class Cell:
         if not self._batch:
             self._serve()
         return future
+
+    def post(self, work: Work[T], done: Callable[[T | Exception], object]) -> None:
+        """Run `work` between two batches, and call `done` with its result or error."""
+        self._database.post(work, done)
 
     async def work(self, work: Work[T]) -> T:
         """Run `work` between two batches. Raises what it raises."""

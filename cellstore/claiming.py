@@ -173,7 +173,7 @@ class Claiming:
         if isinstance(outcome, Lost):
             await self._start_over(outcome)
             return None
-        return self._begin(self._cell, outcome), PENDING
+        return await self._begin(self._cell, outcome), PENDING
 
     async def _found_here(self) -> Result | None:
         """Found a cell from the local copy, which never was in the bucket."""
@@ -184,7 +184,7 @@ class Claiming:
         if isinstance(outcome, Lost):
             await self._start_over(outcome)
             return None
-        return self._begin(self._cell, outcome), PENDING
+        return await self._begin(self._cell, outcome), PENDING
 
     async def _found_anew(self) -> Result | None:
         """Found a cell with its first write, which is in the bucket with the claim itself."""
@@ -201,7 +201,7 @@ class Claiming:
         if isinstance(won, Lost):
             await self._start_over(won)
             return None
-        return await self._settle_in(staging, won), outcome
+        return await self._settle_in(staging, won, pending=False), outcome
 
     async def _restore(self, seen: Seen, wait: float) -> Result | None:
         """Restore what was seen, and claim it once its lease has run out."""
@@ -303,11 +303,11 @@ class Claiming:
             finally:
                 self._room.give()
 
-    async def _settle_in(self, staging: Path, won: Won) -> Cell:
+    async def _settle_in(self, staging: Path, won: Won, *, pending: bool = True) -> Cell:
         """Make a staged copy the cell's, now that it is claimed, and open it."""
         await self._offload(self._publish, staging, won.record)
         self._cell = await self._open_copy()
-        return self._begin(self._cell, won)
+        return await self._begin(self._cell, won, pending=pending)
 
     def _publish(self, staging: Path, record: EpochRecord) -> None:
         older = self._copies.terms.get(self._name)
@@ -323,8 +323,13 @@ class Claiming:
         if older is not None:
             self._copies.retire(self._name, older, None)
 
-    def _begin(self, cell: Cell, won: Won) -> Cell:
+    async def _begin(self, cell: Cell, won: Won, *, pending: bool = True) -> Cell:
+        """Begin the tenure that was won; a write that is `pending` is executed unasked."""
+        writes = pending and self._operation.statements > 0
+        if writes:
+            await self._offload(self._copies.directory.mark, self._name, won.record.term)
         tenure = Tenure(cell, self._epochs, won, self._means.shipper, self._terms)
+        tenure.marked = writes
         cell.tenure = tenure
         self._means.replicator.add(tenure)
         self._terms.settled(tenure)

@@ -12,7 +12,13 @@ import structlog
 
 from cellstore import schema
 from cellstore.cell import Cell
-from cellstore.database import OpenDatabase, connect, connect_immutable, connect_new
+from cellstore.database import (
+    OpenDatabase,
+    connect,
+    connect_immutable,
+    connect_new,
+    prepare_to_open,
+)
 from cellstore.directory import DATABASE, HINT, DataDirectory
 from cellstore.epochs import EpochRecord, decode_hint
 from cellstore.errors import CellBroken, DiskFull
@@ -93,16 +99,19 @@ class Copies:
                 raise translate(error, name, self.directory.shortage) from None
             raise
 
-    def remember(self, name: str, record: EpochRecord) -> None:
-        """Note the newest settled record beside the cell's copy.
+    def remember(self, cell: Cell, record: EpochRecord) -> None:
+        """Note the newest settled record beside an open cell's copy, on the cell's own thread.
 
         It is a hint that may be too old, so it is not synced and may fail.
         """
-        path = self.directory.copy(name, record.term) / HINT
-        try:
-            path.write_bytes(record.encode_hint())
-        except OSError as fault:
-            log.info("record not remembered", cell=name, why=fault.strerror)
+        path = self.directory.copy(cell.name, record.term) / HINT
+        hint = record.encode_hint()
+
+        def told(outcome: object) -> None:
+            if isinstance(outcome, Exception):
+                log.info("record not remembered", cell=cell.name, why=str(outcome))
+
+        cell.post(lambda _: _overwrite(path, hint), told)
 
     def sizes(self) -> list[tuple[float, str, int]]:
         """When each copy was last written, its cell, and its bytes; the oldest first."""
@@ -163,12 +172,23 @@ class Copies:
     def publish(self, staging: Path, name: str, term: int) -> None:
         """Make a staged copy the cell's newest. It is discarded where that fails."""
         try:
+            prepare_to_open(staging / DATABASE)
             self.directory.publish(staging, name, term)
         except BaseException as error:
             self.directory.discard(staging)
             if isinstance(error, Exception):
                 raise translate(error, name, self.directory.shortage) from None
             raise
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Write a file in place. Emptying it first would have the file system write it out at once."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Blanks after a JSON text are no part of it.
+        os.pwrite(file, data.ljust(os.fstat(file).st_size), 0)
+    finally:
+        os.close(file)
 
 
 def _write_first(path: Path, operation: Operation) -> Any:

@@ -65,10 +65,9 @@ class Fleet:
         self._me = me
         # Called when the data directory turns out to be in use twice. Nothing may be done after.
         self._alarm = alarm
-        self._sync_secs = sync_secs
         # Bytes that the copies may take together; those of cells in use are never taken away.
         self._max_disk = max_disk
-        self.replicator = Replicator(clock, sync_secs)
+        self.replicator = Replicator(clock, sync_secs, me.ttl)
         self._terms = Terms(
             me=me,
             store=store,
@@ -127,20 +126,20 @@ class Fleet:
         """Keep replicating, recovering and listing until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
+            tasks.create_task(self.replicator.pace())
             tasks.create_task(self._recover())
             tasks.create_task(self._list())
             if self._max_disk is not None:
                 tasks.create_task(self._trim(self._max_disk))
 
     async def _tick(self) -> None:
-        pause = min(0.25, self._sync_secs / 4, self._me.ttl / 16)
         while True:
             try:
                 self.replicator.tick()
             except Exception:
                 # One bad round must not end all later ones.
                 log.exception("replicating failed")
-            await asyncio.sleep(pause)
+            await asyncio.sleep(self.replicator.tick_secs)
 
     async def _recover(self) -> None:
         slots = asyncio.Semaphore(_RECOVERIES)
@@ -203,7 +202,7 @@ class Fleet:
             log.info("copy discarded for room", cell=name)
 
     def _settled(self, tenure: Tenure) -> None:
-        self._copies.remember(tenure.name, tenure.record)
+        self._copies.remember(tenure.cell, tenure.record)
         if self._node is not None and not tenure.dirty:
             self._node.look_for_room()
 

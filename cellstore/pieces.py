@@ -105,6 +105,15 @@ def read_changes(connection: sqlite3.Connection, changed: Changed, above: int) -
     return Rows(records, blobs, marks)
 
 
+def read_all(connection: sqlite3.Connection) -> Rows:
+    """All rows of a small cell. Raises sqlite3.Error."""
+    return Rows(
+        connection.execute("SELECT seq, pos, rev, data FROM records").fetchall(),
+        connection.execute("SELECT key, rev, data FROM blobs").fetchall(),
+        connection.execute("SELECT name, rev FROM marks").fetchall(),
+    )
+
+
 def measure(connection: sqlite3.Connection, above: int) -> int:
     """How many bytes the texts and blobs after revision `above` hold, by a scan of the tables."""
     size: int = connection.execute(
@@ -136,11 +145,9 @@ def begin_scan(path: Path, spool: Path) -> sqlite3.Connection:
     snapshot. `finish_scan` may follow in any thread, and must before the cell is moved: whoever
     closes a database last tidies up beside it. Raises sqlite3.Error.
     """
-    spool.touch()
+    spool.write_bytes(_EMPTY_LARGE)
     try:
-        with closing(_connect(spool, "rw")) as empty:
-            schema.create(empty)
-        connection = _connect(path, "rw")
+        connection = connect_beside(path, "rw")
         try:
             connection.execute("ATTACH ? AS spool", (_uri(spool, "rw"),))
             connection.execute("PRAGMA spool.journal_mode = OFF")
@@ -217,7 +224,7 @@ def unpack_bytes(packed: bytes) -> bytes:
 def new_copy(path: Path) -> None:
     """Make the empty cell that the first piece is applied to. Raises sqlite3.Error."""
     path.touch()
-    with closing(_connect(path, "rw")) as connection:
+    with closing(connect_beside(path, "rw")) as connection:
         schema.create(connection)
         schema.save(connection, Counters())
 
@@ -249,7 +256,7 @@ def apply_piece(connection: sqlite3.Connection, piece_path: Path) -> None:
 def verify(path: Path, rev: int) -> None:
     """Raise CellBroken unless the closed file at `path` is a whole cell of revision `rev`."""
     check = "integrity_check" if path.stat().st_size <= _THOROUGH else "quick_check"
-    with closing(_connect(path, "ro&immutable=1")) as connection:
+    with closing(connect_beside(path, "ro&immutable=1")) as connection:
         try:
             finding = connection.execute(f"PRAGMA {check}(1)").fetchone()[0]
             if finding != b"ok":
@@ -310,8 +317,8 @@ def _uri(path: Path, mode: str) -> str:
     return f"{path.absolute().as_uri()}?mode={mode}"
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open a database for use in any thread, one at a time. Texts come as their UTF-8 bytes."""
+def connect_beside(path: Path, mode: str) -> sqlite3.Connection:
+    """Open a database as it is, whoever else has it open. Texts come as their UTF-8 bytes."""
     connection = sqlite3.connect(
         _uri(path, mode), uri=True, isolation_level=None, check_same_thread=False, timeout=5.0
     )
@@ -319,12 +326,14 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _empty() -> bytes:
+def _empty(page_size: int) -> bytes:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.execute(f"PRAGMA page_size = {_SMALL_PAGE}")
+        connection.execute(f"PRAGMA page_size = {page_size}")
         schema.create(connection)
         return connection.serialize()
 
 
 # What a small piece starts as; making the tables each time would take longer than all the rest.
-_EMPTY: Final = _empty()
+_EMPTY: Final = _empty(_SMALL_PAGE)
+# What others start as: they may become a cell's file, and have a cell's pages.
+_EMPTY_LARGE: Final = _empty(4096)

@@ -25,7 +25,7 @@ from cellstore.epochs import (
     epoch_of,
     meta_prefix,
 )
-from cellstore.errors import StartRefused
+from cellstore.errors import CellBroken, StartRefused
 from cellstore.objects import Listing, ObjectStore, Outcome, StoreFault
 from cellstore.ownership import Identity
 from cellstore.schema import Counters
@@ -38,6 +38,9 @@ FORMAT = 1
 
 _TRIES = 10
 
+# How the snapshots end that records of ours name, and no object's key does.
+_OF_OURS = "/state/see-base-and-pieces"
+
 
 async def join(
     store: ObjectStore, directory: DataDirectory, fresh: str, adopt: Callable[[], Any] | None
@@ -45,8 +48,9 @@ async def join(
     """Find out whose prefix this is and bind the directory to it; returns the prefix's id.
 
     A prefix that nobody uses becomes ours. One with cells but without an identity belongs to the
-    reference server: `adopt` takes it over, and without it the start is refused. Raises
-    StartRefused and StoreFault.
+    reference server: `adopt` takes it over, and without it the start is refused. In a prefix of
+    ours `adopt` takes over what the reference server made there by mistake. Raises StartRefused
+    and StoreFault.
     """
     known = directory.prefix()
     found = await _identity(store)
@@ -64,13 +68,16 @@ async def join(
                 )
             await adopt()
         found = await _create(store, fresh)
-    if known is None:
-        directory.bind(found)
-    elif known != found:
+    elif known not in (None, found):
         raise StartRefused(
             f"--data-dir {directory.root} belongs to another prefix ({known}) than the one given "
             f"({found}); give the bucket that this node had, or a data directory of its own"
         )
+    elif adopt is not None:
+        # Cells that the reference server made here, started on a prefix of ours by mistake.
+        await adopt()
+    if known is None:
+        directory.bind(found)
     return found
 
 
@@ -107,7 +114,7 @@ async def _create(store: ObjectStore, fresh: str) -> str:
 class Adoption:
     """Turns what the reference server left into cells of ours, one after the other.
 
-    A cell whose newest record is ours already is left alone, so an adoption that was broken off
+    A cell whose state is ours already is left alone, so an adoption that was broken off
     goes on where it stopped.
     """
 
@@ -132,14 +139,23 @@ class Adoption:
     async def run(self) -> int:
         """Adopt all cells. Returns how many. Raises StartRefused naming the cell that cannot be."""
         adopted = 0
+        ours = await _identity(self._store) is not None
         for cell in await self._store.folders(CELLS):
-            adopted += await self._adopt(cell)
+            adopted += await self._adopt(cell, ours)
         log.info("prefix adopted", cells=adopted)
         return adopted
 
-    async def _adopt(self, cell: str) -> bool:
+    async def _adopt(self, cell: str, ours: bool) -> bool:
+        """Adopt a cell if it is to be. `ours` says that the prefix is."""
         listing = await self._store.list(meta_prefix(cell))
-        epoch, foreign = await self._newest(cell, listing)
+        try:
+            epoch, foreign = await self._newest(cell, listing)
+        except CellBroken as fault:
+            if not ours:
+                raise StartRefused(fault.message) from None
+            # Requests for it will say so, and other cells do not suffer.
+            log.warning("cell not adopted", cell=cell, why=fault.message)
+            return False
         if foreign is None:
             return False
         _refuse_live(cell, foreign, listing.date)
@@ -174,23 +190,35 @@ class Adoption:
         return True
 
     async def _newest(self, cell: str, listing: Listing) -> tuple[int, dict[str, Any] | None]:
-        """The highest epoch, and its record if the reference server wrote it."""
-        epochs = [(epoch_of(entry.key) or 0, entry.key) for entry in listing.entries]
-        epoch, key = max(epochs, default=(0, ""))
-        if epoch == 0:
-            raise StartRefused(
+        """The highest epoch, and the record to adopt: None where ours is the state of the cell.
+
+        Raises CellBroken.
+        """
+        epochs = sorted((epoch_of(entry.key) or 0, entry.key) for entry in listing.entries)
+        epochs = [(epoch, key) for epoch, key in reversed(epochs) if epoch > 0]
+        if not epochs:
+            raise CellBroken(
                 f"cell `{cell}` in the bucket has objects but no record that says which is valid; "
                 f"restore its record, or move {CELLS}{cell}/ away"
             )
-        got = await self._store.get(key)
-        if got is None:
-            raise StoreFault(f"{key} was listed and is gone; other nodes must be stopped")
-        try:
-            decode(got.data, cell, epoch)
-        except ForeignRecord:
-            foreign = json.loads(got.data)
-            return epoch, foreign
-        return epoch, None
+        newest: dict[str, Any] | None = None
+        for epoch, key in epochs:
+            got = await self._store.get(key)
+            if got is None:
+                raise StoreFault(f"{key} was listed and is gone; other nodes must be stopped")
+            try:
+                decode(got.data, cell, epoch)
+            except ForeignRecord:
+                foreign = json.loads(got.data)
+            except CellBroken as fault:
+                raise CellBroken(f"cell `{cell}`: {fault.message}") from None
+            else:
+                return epochs[0][0], None
+            newest = newest or foreign
+            if not str(foreign.get("snapshot")).endswith(_OF_OURS):
+                break
+            # It was put over a record of ours, whose state its writer cannot have.
+        return epochs[0][0], newest
 
     async def _convert(self, cell: str, foreign: dict[str, Any], staging: Path) -> None:
         """Make a database of ours from the snapshot that a record of the reference names."""

@@ -1,7 +1,9 @@
 """When each open cell's tenure syncs, renews and collects: many at once, the nearest lease first.
 
-The cells of a node share a bounded number of slots. Where the bucket is slower than the load the
-cadence stretches; a lease that is about to run out always comes before a sync that is only due.
+The cells of a node share a bounded number of slots. Where the bucket is slower than the load, or
+the loop is, the cadence stretches; a lease that is about to run out always comes before a sync that
+is only due. Syncs are started one after the other, spread over the time until the next look: a
+burst of them would keep requests waiting.
 """
 
 from __future__ import annotations
@@ -24,13 +26,22 @@ log = structlog.get_logger("cellstore.replicator")
 SLOTS = 64
 _COLLECTIONS = 4
 
+# A start that comes later than it was asked for by more, in seconds, tells of a busy loop.
+_LATE = 0.005
+
+# Whatever the load, each lease that is used is renewed within this part of it.
+_RENEW_WITHIN = 0.3
+
 
 class Replicator:
     """Replicates the tenures that were added."""
 
-    def __init__(self, clock: Clock, sync_secs: float) -> None:
+    def __init__(self, clock: Clock, sync_secs: float, ttl: float) -> None:
         self._clock = clock
         self._sync_secs = sync_secs
+        self._ttl = ttl
+        # How often to look for what is due.
+        self.tick_secs = min(0.25, sync_secs / 4, ttl / 16)
         self._tenures: dict[str, Tenure] = {}
         self._syncing: dict[Tenure, asyncio.Task[bool]] = {}
         self._renewing: dict[Tenure, asyncio.Task[bool]] = {}
@@ -38,6 +49,12 @@ class Replicator:
         self._urged: set[Tenure] = set()
         # Those that are due, the nearest lease last.
         self._queue: list[Tenure] = []
+        self._wake = asyncio.Event()
+        # Seconds between two starts while all is well, and the most there may ever be.
+        self._spread = 0.0
+        self._longest = 0.0
+        # How much longer the loop's load has made them.
+        self._stretch = 1.0
 
     def __iter__(self) -> Any:
         return iter(self._tenures.values())
@@ -76,10 +93,12 @@ class Replicator:
                 self._urged.add(tenure)
 
     def tick(self) -> None:
-        """Start what is due. To be called several times in a cadence."""
+        """Look for what is due. To be called every `tick_secs`."""
         now, reading = self._clock.monotonic(), self._clock.reading()
+        used = 0
         queue: list[tuple[float, int, Tenure]] = []
         for tenure in self._tenures.values():
+            used += tenure.touched or tenure.dirty
             if tenure in self._syncing:
                 # Its changes are still being uploaded: the lease must not wait for them.
                 if (
@@ -98,13 +117,27 @@ class Replicator:
                 self._start(self._collecting, tenure, tenure.collect())
         queue.sort(reverse=True)
         self._queue = [tenure for _, _, tenure in queue]
-        self._fill()
+        self._spread = self.tick_secs / max(1, len(queue))
+        self._longest = self._ttl * _RENEW_WITHIN / max(1, used)
+        self._wake.set()
 
-    def _fill(self) -> None:
-        while self._queue and len(self._syncing) < SLOTS:
+    async def pace(self) -> None:
+        """Start what is due, one after the other, until cancelled."""
+        while True:
+            if not self._queue or len(self._syncing) >= SLOTS:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
             tenure = self._queue.pop()
-            if tenure not in self._syncing and self._tenures.get(tenure.name) is tenure:
-                self._start(self._syncing, tenure, tenure.sync())
+            if tenure in self._syncing or self._tenures.get(tenure.name) is not tenure:
+                continue
+            self._start(self._syncing, tenure, tenure.sync())
+            pause = min(self._spread * self._stretch, self._longest)
+            before = self._clock.monotonic()
+            await asyncio.sleep(pause)
+            late = self._clock.monotonic() - before - pause
+            self._stretch = self._stretch * 1.5 if late > _LATE else max(1.0, self._stretch * 0.9)
+            self._stretch = min(self._stretch, max(1.0, self._longest / self._spread))
 
     def _start(
         self,
@@ -130,7 +163,7 @@ class Replicator:
         if task.result() and tenure in self._urged and not tenure.over:
             # Somebody came while it was under way. After a failure the next tick is soon enough.
             self.urge(tenure)
-        self._fill()
+        self._wake.set()
 
     async def stop(self) -> None:
         """Give up what is under way. What was not settled is found at the next start."""

@@ -89,8 +89,9 @@ class Restorer:
         return path
 
     async def _fetch(self, listed: Base | Piece, key: str, path: Path) -> Path:
-        if not await self._store.fetch(key, path):
-            raise Gone(key)
+        with full_disk(f"restoring {path.parent}"):
+            if not await self._store.fetch(key, path):
+                raise Gone(key)
         found = await self._offload(_digest, path)
         if found != listed.sha256:
             raise CellBroken(f"{key} is damaged: its SHA-256 is {found}")

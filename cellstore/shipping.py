@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from cellstore import lineage, pieces, schema
 from cellstore.cell import Cell
@@ -29,6 +30,8 @@ _TINY = 32 * 1024
 
 # Changes up to this many bytes are read as rows on the cell's own connection.
 _FEW = 256 * 1024
+
+_FROM_NOTHING: Final = lineage.Ship(start=0, kept=(), uploads=1)
 
 # Large uploads at once; small records never wait for them.
 _UPLOADS = 4
@@ -130,13 +133,21 @@ class Shipper:
             await self._offload(_remove, spool)
 
     async def found(self, cell: str, path: Path, record: EpochRecord) -> EpochRecord:
-        """`record`, the first of a cell, with all that a closed database at `path` holds."""
+        """`record`, the first of a cell, with all that a database at `path` holds.
+
+        Nobody may write to that meanwhile. Raises what `prepare` does.
+        """
+        small = await self._offload(_pack_few, path)
+        if small is not None:
+            end, delta = small
+            packed = Packed(len(delta), hashlib.sha256(delta).hexdigest())
+            return Shipment(_FROM_NOTHING, end, packed, delta, None).extend(record)
         spool = self._directory.scratch()
         try:
             where, packed_path, packed = await self._offload(_pack_all, path, spool)
             if where[0] == 0:
                 return record
-            plan: lineage.Ship | lineage.Fold = lineage.Ship(start=0, kept=(), uploads=1)
+            plan: lineage.Ship | lineage.Fold = _FROM_NOTHING
             if packed.size > MAX_DELTA:
                 plan = lineage.Fold()
             shipment = await self._ship_file(cell, plan, where[0], packed_path, packed)
@@ -225,6 +236,22 @@ def _pack_all(path: Path, spool: Path) -> tuple[tuple[int, int], Path, Packed]:
     where = (counters.revision, counters.position)
     packed_path, packed = _finish(source, spool, 0, where)
     return where, packed_path, packed
+
+
+def _pack_few(path: Path) -> tuple[int, bytes] | None:
+    """Revision and packed content of a small database; None of one that is large, or empty."""
+    if path.stat().st_size > _FEW:
+        return None
+    connection = pieces.connect_beside(path, "rw")
+    try:
+        counters = schema.load(connection)
+        if counters.revision == 0:
+            return None
+        rows = pieces.read_all(connection)
+    finally:
+        connection.close()
+    delta = pieces.build_small(rows, (counters.revision, counters.position))
+    return (counters.revision, delta) if len(delta) <= MAX_DELTA else None
 
 
 def _packed_path(spool: Path) -> Path:

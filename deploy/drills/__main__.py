@@ -9,13 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deploy.drills import chaos
+from deploy.drills import chaos, load, outage, takeover, term, writers
 from deploy.drills.broken import FAULTS
 from deploy.drills.drill import Drill, Options
 from deploy.drills.nodes import DrillFailed, wall
 
 DRILLS: dict[str, Drill] = {
     "chaos": chaos.drill,
+    "term": term.drill,
+    "takeover": takeover.drill,
+    "writers": writers.drill,
+    "outage": outage.drill,
+    "load": load.drill,
 }
 
 

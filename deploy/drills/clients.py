@@ -25,6 +25,9 @@ COUNTER = "counter.json"
 # costs them less of the drill's time.
 TIMEOUT = 8.0
 
+# An appender replaces the journal with each so manieth record.
+COMPACTION = 60
+
 # What a client may be answered; anything else is a fault of the node.
 EXPECTED = {NO_ANSWER, 200, 404, 409, 412, 503}
 
@@ -56,17 +59,23 @@ class Courier:
         what: str,
         key: str,
         parent: str | None,
+        text: str,
         request: tuple[str, str, str],
         headers: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """Send a write, and once more where a 409 points to. Stays with the node that took it."""
-        answer = self._send(self._nodes[self._at], what, key, parent, request, headers)
+        """Send a write of `text`, and once more where a 409 points to.
+
+        Stays with the node that took it.
+        """
+        answer = self._send(self._nodes[self._at], what, key, parent, text, request, headers)
         if answer is not None and answer.status == 409:
             owner = answer.json().get("owner_url")
             known = [number for number, node in enumerate(self._nodes) if node.url == owner]
             if known and known[0] != self._at:
                 self._at = known[0]
-                answer = self._send(self._nodes[self._at], what, key, parent, request, headers)
+                answer = self._send(
+                    self._nodes[self._at], what, key, parent, text, request, headers
+                )
         status = NO_ANSWER if answer is None else answer.status
         if status == 200:
             return Outcome.DONE
@@ -77,7 +86,7 @@ class Courier:
 
     def read(self, path: str) -> Answer | None:
         """Read from any node, wherever that leads; None unless it is 200 or 404."""
-        answer = self._send(self._rng.choice(self._nodes), READ, "", None, ("GET", path, ""))
+        answer = self._send(self._rng.choice(self._nodes), READ, "", None, "", ("GET", path, ""))
         return answer if answer is not None and answer.status in {200, 404} else None
 
     def _send(
@@ -86,16 +95,17 @@ class Courier:
         what: str,
         key: str,
         parent: str | None,
+        text: str,
         request: tuple[str, str, str],
         headers: Mapping[str, str] | None = None,
     ) -> Answer | None:
         client = self._clients.get(node.name)
         if client is None:
             client = self._clients[node.name] = Client(node.url, timeout=TIMEOUT, retry=False)
-        method, path, text = request
+        method, path, body = request
         number = self._book.sending(what, key, parent, text, node.name)
         try:
-            answer = client.request(method, path, text, headers)
+            answer = client.request(method, path, body, headers)
         except (OSError, http.client.HTTPException):
             client.close()
             self._book.answered(number, NO_ANSWER)
@@ -146,25 +156,41 @@ class Appender(Party):
     """Appends records of ever new seqs, each until it is acknowledged.
 
     Some that were certainly not done it gives up, and goes on with the next seq: those must never
-    appear.
+    appear. Now and then it replaces the journal by all that was acknowledged and one record more.
     """
 
+    bulk = 8
     _seq = 0
+
+    def __init__(self, name: str, run: str, courier: Courier, rng: Random, pace: float) -> None:
+        super().__init__(name, run, courier, rng, pace)
+        self._journal: list[str] = []
 
     def step(self) -> None:
         self._seq += 1
-        text = json.dumps({"seq": self._seq, "by": self.client, "id": self._rng.getrandbits(64)})
+        data = self._rng.randbytes(self.bulk).hex()
+        text = json.dumps({"seq": self._seq, "by": self.client, "data": data})
+        request = ("POST", f"{self._run_path}/records", text)
+        if self._seq % COMPACTION == 0:
+            whole = f"[{', '.join([*self._journal, text])}]"
+            request = ("PUT", f"{self._run_path}/records", whole)
         certain = True
         while not self._leaving.is_set():
-            request = ("POST", f"{self._run_path}/records", text)
-            outcome = self._courier.write(APPEND, str(self._seq), None, request)
+            outcome = self._courier.write(APPEND, str(self._seq), None, text, request)
             if outcome is Outcome.DONE:
+                self._journal.append(text)
                 self.done += 1
                 return
             certain = certain and outcome is Outcome.REFUSED
             if certain and self._rng.random() < 0.25:
                 return
             self._rest(0.2)
+
+
+class BulkyAppender(Appender):
+    """An appender of records that make segments and snapshots of their own."""
+
+    bulk = 4096
 
 
 class Swapper(Party):
@@ -188,9 +214,9 @@ class Swapper(Party):
             condition = {"If-Match": f'"{tag}"'}
         self._number += 1
         key = f"{self.client}-{self._number}"
-        request = ("PUT", path, json.dumps({"id": key, "parent": parent}))
+        text = json.dumps({"id": key, "parent": parent})
         while not self._leaving.is_set():
-            outcome = self._courier.write(SWAP, key, parent, request, condition)
+            outcome = self._courier.write(SWAP, key, parent, text, ("PUT", path, text), condition)
             if outcome is Outcome.DONE:
                 self.done += 1
             if outcome is not Outcome.UNKNOWN:
@@ -222,9 +248,9 @@ def crowd(
         parties.append(kind(name, run, courier, own, pace * slowness))
 
     for number, run in enumerate(runs):
-        add(Appender, run, number)
+        add(BulkyAppender if number % 3 == 1 else Appender, run, number)
         if number % 3 == 0:
             add(Swapper, run, number)
             add(Swapper, run, number + 1)
-            add(Reader, run, number, 3.0)
+            add(Reader, run, number, 2.0)
     return parties

@@ -45,11 +45,18 @@ def require(faults: Iterable[str]) -> None:
         raise DrillFailed("\n  ".join(found[:20]) + more)
 
 
+def owned(node: LocalNode) -> int:
+    """How many cells a node owns now; 0 if it does not say."""
+    try:
+        return sum(bool(cell.get("holds")) for cell in status(node)["cells"])
+    except OSError:
+        return 0
+
+
 def owners(nodes: Iterable[LocalNode]) -> str:
-    """Who owns what now, in words."""
+    """Who owns how many cells now, in words."""
     parts = []
     for node in nodes:
-        told = status(node)
-        holding = [cell["cell"] for cell in told["cells"] if cell.get("holds")]
-        parts.append(f"{node.name} {len(holding)} (orphans kept: {len(told['orphans'])})")
+        orphans = len(node.orphans())
+        parts.append(f"{node.name} {owned(node)}" + (f" ({orphans} orphans)" if orphans else ""))
     return ", ".join(parts)

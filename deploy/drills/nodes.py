@@ -222,8 +222,12 @@ class Fleet:
     server: Versitygw
     folder: Path
 
-    def named(self, name: str) -> LocalNode:
-        return next(node for node in self.nodes if node.name == name)
+    def start(self) -> None:
+        """Start all nodes, and wait until all serve."""
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.wait_until_ready()
 
 
 def command(broken: str | None) -> list[str]:
@@ -234,9 +238,17 @@ def command(broken: str | None) -> list[str]:
 
 @contextlib.contextmanager
 def local_fleet(
-    folder: Path, count: int, options: Sequence[str], *, broken: str | None = None
+    folder: Path,
+    count: int,
+    options: Sequence[str],
+    *,
+    last: Sequence[str] = (),
+    broken: str | None = None,
 ) -> Iterator[Fleet]:
-    """A bucket and `count` nodes that are not started yet; all ended at the end."""
+    """A bucket and `count` nodes that are not started yet; all ended at the end.
+
+    The `last` node has options of its own beside those of all.
+    """
     if install() is None:
         raise DrillFailed("versitygw is not there and cannot be built: install go")
     with contextlib.ExitStack() as stack:
@@ -245,7 +257,8 @@ def local_fleet(
         for number in range(count):
             name = f"node-{'abcdefgh'[number]}"
             network = stack.enter_context(proxy(server.endpoint, folder / f"{name}-proxy.log"))
-            node = LocalNode(name, folder, [*command(broken), *options], network, server)
+            more = last if number == count - 1 else ()
+            node = LocalNode(name, folder, [*command(broken), *options, *more], network, server)
             stack.callback(node.end)
             nodes.append(node)
         yield Fleet(nodes, server, folder)

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from deploy.drills.clients import EXPECTED
 from deploy.drills.ledger import APPEND, NO_ANSWER, SWAP, Entry
@@ -80,10 +81,16 @@ def judge(
             if entry.status not in EXPECTED
         ]
 
-        def excuse(entry: Entry, run: str = run) -> str | None:
+        def excuse(entry: Entry, run: str = run, book: list[Entry] = book) -> str | None:
             if ack_bucket:
                 return "under --ack bucket"
-            mine = [orphan for orphan in orphans if (orphan.node, orphan.cell) == (entry.node, run)]
+            parents = {swap.key: swap.parent for swap in book if swap.what == SWAP}
+            mine = [
+                orphan
+                for orphan in orphans
+                if (orphan.node, orphan.cell) == (entry.node, run)
+                and _holds(orphan, entry, parents)
+            ]
             return _excused(entry, mine, taken[run], troubles, max_lag)
 
         faults += _records(run, book, served[run], excuse, verdict.lost)
@@ -222,18 +229,18 @@ def _stale_reads(run: str, book: Sequence[Entry], lost: Sequence[Entry]) -> Iter
 
 def _excused(
     entry: Entry,
-    orphans: Sequence[Orphan],
+    holding: Sequence[Orphan],
     periods: Sequence[Period],
     troubles: Sequence[Trouble],
     max_lag: float,
 ) -> str | None:
     """Why a loss was not allowed under `--ack disk`; None if it was.
 
-    It is allowed if the write lies in an orphan of the node that acknowledged it, another node did
-    take over, and the node was in trouble not longer after the write than what may be unpublished.
+    It is allowed if the write lies in an orphan of the node that acknowledged it (`holding` are
+    those that do hold it), another node did take over, and the node was in trouble not longer
+    after the write than what may be unpublished.
     """
     assert entry.answered is not None
-    holding = [orphan for orphan in orphans if _holds(orphan, entry)]
     if not holding:
         return "and is in no orphan of that node"
     if not any(
@@ -249,17 +256,14 @@ def _excused(
     return None if any(near) else f"and that node was well within {max_lag:g} s after"
 
 
-def _holds(orphan: Orphan, entry: Entry) -> bool:
+def _holds(orphan: Orphan, entry: Entry, parents: Mapping[str, str | None]) -> bool:
     if entry.what == APPEND:
         text = orphan.records.get(entry.seq)
         return text is not None and json.loads(text) == json.loads(entry.text)
-    # Later swaps have replaced it; that the orphan has one of its own is what can be told.
-    return orphan.value is not None
+    return entry.key in chain(orphan.value, parents)
 
 
-def _spans(
-    lost: Sequence[Entry], troubles: Sequence[Trouble], max_lag: float
-) -> Iterable[str]:
+def _spans(lost: Sequence[Entry], troubles: Sequence[Trouble], max_lag: float) -> Iterable[str]:
     """What one takeover lost of a run was acknowledged within the lag that is allowed."""
     groups: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for entry in lost:
@@ -277,7 +281,7 @@ def _spans(
 def gap(entries: Iterable[Entry]) -> tuple[float, float]:
     """The longest time without an acknowledgement in one client's book, and when it began."""
     times = [entry.answered or 0.0 for entry in entries if entry.acknowledged]
-    gaps = [(later - earlier, earlier) for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [(later - earlier, earlier) for earlier, later in pairwise(times)]
     return max(gaps, default=(0.0, 0.0))
 
 

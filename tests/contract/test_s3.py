@@ -304,8 +304,12 @@ def listing(*names: str, more: str = "<IsTruncated>false</IsTruncated>") -> byte
 
 
 async def test_the_date_of_a_listing_is_its_last_entry_s() -> None:
-    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
-    answers = [listing("a", more=more), listing("b").replace(b"08:49:37", b"08:49:39")]
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>%s</NextContinuationToken>"
+    answers = [
+        listing("a", more=more % "t"),
+        listing("b", more=more % "u").replace(b"08:49:37", b"08:49:39"),
+        listing().replace(b"08:49:37", b"08:49:41"),
+    ]
     async with facing(lambda _: answers.pop(0)) as (store, server):
         found = await store.list("", "A")
         assert [(e.key, e.modified) for e in found.entries] == [

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.interop.scenarios import SCENARIOS
+from tests.interop import adoption, fleet, scenarios
 from tests.interop.scene import Scene
-from tests.support.reference import install
+from tests.support import reference, versitygw
+
+SCENARIOS = [*scenarios.SCENARIOS, *adoption.SCENARIOS, *fleet.SCENARIOS]
 
 _TAIL = 15
 
@@ -23,9 +26,13 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"no such scenario: {', '.join(unknown)}; there are: {', '.join(known)}")
         return 2
-    if install() is None:
-        print("interop did NOT run: Rust's cargo is needed to build the reference, and is missing")
-        return 0 if os.environ.get("CELLSTORE_INTEROP_OPTIONAL") == "1" else 1
+    for install, needed in (
+        (reference.install, "Rust's cargo is needed to build the reference"),
+        (versitygw.install, "Go is needed to build versitygw, the S3 server"),
+    ):
+        if install() is None:
+            print(f"interop did NOT run: {needed}, and is missing")
+            return 0 if os.environ.get("CELLSTORE_INTEROP_OPTIONAL") == "1" else 1
     passed = [_passes(known[name]) for name in names or known]
     print(f"{passed.count(True)} passed, {passed.count(False)} failed")
     return 0 if all(passed) else 1
@@ -36,6 +43,7 @@ def _passes(scenario: Callable[[Scene], str]) -> bool:
     with TemporaryDirectory(prefix="cellstore-interop-") as place:
         scene = None
         try:
+            began = time.monotonic()  # noqa: TID251
             with ExitStack() as stack:
                 scene = Scene(Path(place), stack)
                 seen = scenario(scene)
@@ -46,7 +54,8 @@ def _passes(scenario: Callable[[Scene], str]) -> bool:
                 _print_tail(log)
             sys.stdout.flush()
             return False
-    print(f"ok  {name}  ({seen})", flush=True)
+    took = time.monotonic() - began  # noqa: TID251
+    print(f"ok  {name}  {took:.1f} s  ({seen})", flush=True)
     return True
 
 

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 from tests.interop.relay import Exchange
-from tests.interop.runtime import DEADLINE, TOKEN
+from tests.interop.runtime import DEADLINE, TOKEN, Machine
 from tests.interop.scene import Scene
 from tests.interop.stored import Record, Stored, calls
 from tests.support.client import Client
@@ -68,6 +68,25 @@ def check_once(
     assert after == {
         step: before.get(step, 0) + (step not in done) for step in range(1, steps + 1)
     }, "after the resume"
+
+
+def resumed_warm(
+    machine: Machine,
+    run: str,
+    stored: Stored,
+    counts: Callable[[], dict[int, int]],
+    steps: int = STEPS,
+) -> None:
+    """Resume a run of `effects.ts` on its own machine, whose journal may be one record ahead."""
+    local = machine.file(run, "records.jsonl").read_text()
+    recorded: list[Record] = [json.loads(line) for line in local.splitlines()]
+    at_node, effects = stored.records(), counts()
+    assert recorded[: len(at_node)] == at_node
+    assert len(recorded) - len(at_node) in {0, 1}
+    resumed = machine.resume(run)
+    assert json.loads(resumed.ended()) == {"answers": steps}
+    assert resumed.replayed() == (len(recorded), 2 * steps - len(recorded)), resumed.replayed()
+    check_once(stored, recorded, effects, counts(), steps)
 
 
 def steps_of(number: int) -> list[tuple[int, str]]:

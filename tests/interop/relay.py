@@ -26,11 +26,12 @@ class Exchange:
 
 
 class Relay:
-    """What passed, in the order in which it was answered."""
+    """What passed, in the order in which it was answered. `target` may change."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str) -> None:
         self._lock = Lock()
         self._exchanges: list[Exchange] = []
+        self.target = target
         self.url = ""
         self.quiet: Callable[[], bool] = lambda: True
 
@@ -47,8 +48,7 @@ class Relay:
 @contextlib.contextmanager
 def relay(target: str) -> Iterator[Relay]:
     """A relay to the node at `target`."""
-    passed = Relay()
-    address = urlsplit(target).netloc
+    passed = Relay(target)
 
     class Forward(Handler):
         def forward(self) -> None:
@@ -59,7 +59,7 @@ def relay(target: str) -> Iterator[Relay]:
                 if name.lower() not in _HOP_BY_HOP
             }
             # A connection for each request: one kept would be stale after the node's restart.
-            upstream = http.client.HTTPConnection(address, timeout=30)
+            upstream = http.client.HTTPConnection(urlsplit(passed.target).netloc, timeout=30)
             try:
                 upstream.request(self.command, self.path, body or None, headers)
                 answer = upstream.getresponse()

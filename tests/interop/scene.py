@@ -36,9 +36,7 @@ class Scene:
             self._gateway = self._stack.enter_context(versitygw(self.place / "bucket"))
         return Prefix(self._gateway, f"prefix-{next(self._numbers)}")
 
-    def member(
-        self, name: str, prefix: Prefix, *options: str, port: int | None = None
-    ) -> Process:
+    def member(self, name: str, prefix: Prefix, *options: str, port: int | None = None) -> Process:
         """A node with a bucket, on the data that `name` stands for; it may refuse to start."""
         process = start(
             NODE,

@@ -71,14 +71,17 @@ class Stored:
 Content = tuple[list[Record], dict[str, bytes]]
 
 
-def everything(url: str) -> tuple[dict[str, Content], list[Any]]:
-    """All that a server holds: records and blobs by run, and the registry's entries."""
+def everything(url: str, without: str = "") -> tuple[dict[str, Content], list[Any]]:
+    """All that a server holds: records and blobs by run, and the registry's entries.
+
+    A run may be left out.
+    """
     client = Client(url, TOKEN)
     answers = client.get("/runs"), client.get("/registry")
     assert [answer.status for answer in answers] == [200, 200]
     client.close()
     runs, entries = (answer.json() for answer in answers)
-    return {run: _content(url, run) for run in runs}, entries
+    return {run: _content(url, run) for run in runs if run != without}, entries
 
 
 def _content(url: str, run: str) -> Content:

@@ -50,7 +50,7 @@ class Client:
         self._history = history
         self._rng = rng
         self._payload = payload
-        self._favourite: dict[str, str] = {}
+        self.favourite: dict[str, str] = {}
         self._numbers = 0
 
     async def run(self, until: Callable[[], bool], think: float) -> None:
@@ -131,7 +131,7 @@ class Client:
             nodes = {process.node_name: process for process in self._processes()}
             if not nodes:
                 return Reply("unreachable")
-            chosen = node or self._favourite.get(cell)
+            chosen = node or self.favourite.get(cell)
             if chosen not in nodes or (node is None and rng.random() < 0.15):
                 chosen = rng.choice(sorted(nodes))
             process = nodes[chosen]
@@ -146,7 +146,7 @@ class Client:
             await asyncio.sleep(rng.random() * 0.01)
             reply = future.result()
             if reply.kind == "done":
-                self._favourite[cell] = chosen
+                self.favourite[cell] = chosen
             if reply.kind != "elsewhere":
                 return reply
             node = reply.value

@@ -234,7 +234,8 @@ class Process:
         self.life.dead = True
         self.ready = False
         for reply in list(self._asked):
-            reply.set_result(Reply("unknown"))
+            if not reply.done():
+                reply.set_result(Reply("unknown"))
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -178,10 +178,10 @@ async def _come_to_rest(world: World, client: Client, cells: list[str], *, quiet
     begun = loop.time()
     while _unsettled(world) and loop.time() - begun < 10 * world.knobs.ttl + 60:
         await asyncio.sleep(0.5)
-    for _ in range(16 if quiet else 0):
+    for _ in range(12 if quiet else 0):
         await asyncio.sleep(25)
         for cell in cells:
-            await client.ask("quiet", cell, Touch())
+            await client.ask("quiet", cell, Touch(), client.favourite.get(cell))
     check_end(world, cells, quiet=quiet)
     return None
 

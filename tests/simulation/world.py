@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random  # noqa: TID251
 
-from cellstore import epochs, lineage, shipping
+from cellstore import epochs, lineage, shipping, tenure
 from tests.fakes.bucket import Bucket, BucketClient, Faults
 from tests.simulation.history import History
 from tests.simulation.loop import Killed, Life, VirtualLoop
@@ -242,6 +242,7 @@ def thresholds(*, small: bool) -> Iterator[None]:
             (lineage, "MIN_FOLD", 4000),
             (lineage, "_FAN_IN", 3),
             (lineage, "MAX_PIECES", 9),
+            (tenure, "KEEP_SECS", 5.0),
         ):
             stack.enter_context(patched(module, name, value))
         yield

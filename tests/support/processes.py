@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
 import signal
@@ -79,6 +80,20 @@ class Process:
             return False
 
         wait_for(accepts, "listening")
+        return self
+
+    def serving(self) -> Process:
+        """Wait until it answers requests; a node listens before it knows whether it may serve."""
+
+        def answers() -> bool:
+            self.ready()
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection.request("GET", "/healthz")
+                return connection.getresponse().status > 0
+            return False
+
+        wait_for(answers, "serving")
         return self
 
     def log(self) -> str:
@@ -158,6 +173,5 @@ def start(
         [*command, "--listen", f"127.0.0.1:{port}", "--data-dir", str(data), *options],
         port,
         data.with_name(data.name + ".log"),
-        dict(environment or {})
-        | ({} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token}),
+        dict(environment or {}) | ({} if token is None else {"CHIDORI_RUN_STORE_TOKEN": token}),
     )

@@ -42,9 +42,7 @@ def reference(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     """The reference server on `data`, killed at the end. The binary must be there."""
-    process = start(
-        [str(binary()), "cell-store"], data, options, token, environment=environment
-    )
+    process = start([str(binary()), "cell-store"], data, options, token, environment=environment)
     try:
         yield process.ready()
     finally:

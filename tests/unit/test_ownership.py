@@ -104,7 +104,7 @@ def test_claims(
 
 def test_a_store_without_dates_is_watched() -> None:
     assert claim(Seen(7, RECORD, None, 0.0), None, ME) == Refuse(RECORD)
-    assert claim(Seen(7, RECORD, None, 33.9), None, ME) == Restore(pytest.approx(0.1))
+    assert claim(Seen(7, RECORD, None, 33.9), None, ME) == Restore(30.0 * 1.1 + 1 - 33.9)
     assert claim(Seen(7, RECORD, None, 34.1), None, ME) == Restore()
 
 
