@@ -20,7 +20,7 @@ from cellstore.clock import Clock, SystemClock, fresh_node_id
 from cellstore.directory import DataDirectory
 from cellstore.node import Node
 from cellstore.parts import make_parts
-from cellstore.server import Server, bind
+from cellstore.server import BACKLOG, Server, bind
 from cellstore.settings import Settings
 
 log = structlog.get_logger("cellstore.app")
@@ -54,6 +54,7 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
                 # What was made up to here stays; looking through it again and again is in vain.
                 gc.freeze()
                 gc.set_threshold(10_000, 20, 50)
+                listener.listen(BACKLOG)
                 api.ready = True
                 log.info(
                     "node started",

@@ -126,7 +126,7 @@ class Fleet:
         """Keep replicating, recovering and listing until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
-            tasks.create_task(self.replicator.pace())
+            tasks.create_task(self._pace())
             tasks.create_task(self._recover())
             tasks.create_task(self._list())
             if self._max_disk is not None:
@@ -140,6 +140,14 @@ class Fleet:
                 # One bad round must not end all later ones.
                 log.exception("replicating failed")
             await asyncio.sleep(self.replicator.tick_secs)
+
+    async def _pace(self) -> None:
+        while True:
+            try:
+                await self.replicator.pace()
+            except Exception:
+                log.exception("replicating failed")
+                await asyncio.sleep(self.replicator.tick_secs)
 
     async def _recover(self) -> None:
         slots = asyncio.Semaphore(_RECOVERIES)

@@ -13,11 +13,14 @@ from cellstore.connection import Connection, connections
 from cellstore.errors import StartRefused
 from cellstore.settings import Settings, affordable_connections
 
-_BACKLOG = 1024
+BACKLOG = 1024
 
 
 def bind(settings: Settings) -> socket.socket:
-    """Listen on the address of the settings. Raises StartRefused."""
+    """Take the address of the settings, to be listened on later. Raises StartRefused.
+
+    Nobody can connect before the node is ready to serve.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -28,7 +31,6 @@ def bind(settings: Settings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
         listener.setblocking(False)
     except OSError as fault:
         listener.close()

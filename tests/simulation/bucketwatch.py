@@ -71,9 +71,15 @@ class BucketWatch:
 
     def state_changed(self, mutation: Mutation) -> None:
         """A segment or snapshot was written or deleted."""
-        if mutation.data is None and mutation.key.startswith("cells/"):
+        cell = mutation.key.split("/")[1]
+        if mutation.data is None:
             self._deleted.add(mutation.key)
-            self._gone(mutation.key.split("/")[1], mutation.key)
+            self._gone(cell, mutation.key)
+        elif mutation.key in self._needed.get(cell, ()):
+            try:
+                self.image(cell)
+            except Damaged as fault:
+                self._violate(f"{cell}: {mutation.key} was written again: {fault}")
 
     def _gone(self, cell: str, key: str) -> None:
         if key in self._needed.get(cell, ()):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from cellstore import directory as directory_module
 from cellstore.clock import Reading
-from cellstore.database import InlineDatabase
+from cellstore.database import InlineDatabase, Work
 from cellstore.directory import DATABASE, DataDirectory
 from cellstore.errors import CellstoreError, DiskFull
 from cellstore.objects import Got, Listing, Put
@@ -104,11 +104,36 @@ class SimDirectory(DataDirectory):
 
 
 class SimDatabase(InlineDatabase):
-    """A database that tells when it is closed."""
+    """A database whose work is done at once, and heard of `delay` seconds later.
 
-    def __init__(self, connection: sqlite3.Connection, closed: Callable[[], object]) -> None:
+    `closed` is called when it is closed.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        loop: VirtualLoop,
+        delay: Callable[[], float],
+        closed: Callable[[], object],
+    ) -> None:
         super().__init__(connection)
+        self._loop = loop
+        self._delay = delay
         self._closed = closed
+        self._last = 0.0
+
+    def post(self, work: Work[T], done: Callable[[T | Exception], object]) -> None:
+        delay = self._delay()
+        if delay == 0.0:
+            return super().post(work, done)
+        try:
+            outcome: T | Exception = work(self._connection)
+        except Exception as error:  # noqa: BLE001 - handed to the one who waits
+            outcome = error
+        # In the order in which it was done.
+        self._last = max(self._last, self._loop.time() + delay)
+        self._loop.call_at(self._last, done, outcome)
+        return None
 
     async def close(self) -> None:
         self._closed()

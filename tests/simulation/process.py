@@ -42,6 +42,7 @@ class Knobs(NamedTuple):
     max_open_cells: int
     ack_bucket: bool
     slow_disk: float
+    slow_commit: float
     max_disk: int | None
 
 
@@ -166,7 +167,12 @@ class Process:
     async def _open(self, path: Path) -> SimDatabase:
         connection = connect(path)
         self._history.opened(self, connection, place_of(path))
-        return SimDatabase(connection, lambda: self.copies.pop(connection, None))
+        return SimDatabase(
+            connection,
+            self._loop,
+            lambda: self._rng.random() * self._knobs.slow_commit,
+            lambda: self.copies.pop(connection, None),
+        )
 
     async def _offload(self, work: Callable[..., Any], *args: Any) -> Any:
         if self._knobs.slow_disk:
@@ -239,14 +245,16 @@ class Process:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def drain(self) -> asyncio.Task[None]:
+    def drain(self) -> None:
         """Stop as on SIGTERM: what is under way ends, all is published and released."""
-        self.ready = False
-        return self.life.start(self._drain())
+        self.life.start(self._drain())
 
     async def _drain(self) -> None:
-        if self._asked and self._rng.random() < 0.7:
-            await asyncio.wait(list(self._asked), timeout=10)
+        # Harder than it is: requests may go on coming until the end.
+        if self._rng.random() < 0.5:
+            self.ready = False
+            if self._asked and self._rng.random() < 0.7:
+                await asyncio.wait(list(self._asked), timeout=10)
         if self._going is not None:
             self._going.cancel()
             await asyncio.wait([self._going])

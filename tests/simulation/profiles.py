@@ -13,8 +13,8 @@ class Profile:
     nodes: tuple[int, int] = (2, 3)
     cells: tuple[int, int] = (1, 2)
     clients: tuple[int, int] = (2, 4)
-    secs: tuple[float, float] = (8.0, 25.0)
-    think: float = 0.6
+    secs: tuple[float, float] = (8.0, 20.0)
+    think: tuple[float, ...] = (0.2, 0.6, 1.0)
     ttls: tuple[float, ...] = (3.0, 4.0, 8.0)
     syncs: tuple[float, ...] = (0.3, 1.0, 2.5)
     idles: tuple[float, ...] = (1.5, 6.0, 30.0)
@@ -67,7 +67,7 @@ PROFILES = {
             MIXED,
             name="long",
             secs=(150.0, 260.0),
-            think=6.0,
+            think=(3.0, 6.0),
             count=(4, 9),
             small=1.0,
             quiet=0.7,
@@ -83,7 +83,6 @@ PROFILES = {
             MIXED,
             name="pauses",
             actions={"pause": 3.0, "fuse_pause": 5.0, "partition": 2.0, "wall": 1.0, "late": 1.0},
-            think=0.8,
         ),
         replace(
             MIXED,
@@ -91,7 +90,14 @@ PROFILES = {
             actions={"partition": 3.0, "errors": 4.0, "late": 4.0},
             count=(3, 8),
         ),
+        replace(
+            MIXED,
+            name="late",
+            actions={"late": 6.0, "pause": 2.0, "crash": 1.0, "drain": 1.0},
+            count=(3, 8),
+            small=1.0,
+        ),
         replace(MIXED, name="moves", actions={"move": 4.0, "fuse": 1.0, "late": 1.0, "pause": 1.0}),
-        replace(MIXED, name="stops", actions={"drain": 5.0, "errors": 1.0, "fuse": 1.0}, think=0.6),
+        replace(MIXED, name="stops", actions={"drain": 5.0, "errors": 1.0, "fuse": 1.0}),
     )
 }

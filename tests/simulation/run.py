@@ -73,6 +73,7 @@ def run_seed(seed: int, profile: Profile) -> Result:
         max_open_cells=rng.choice(profile.opens),
         ack_bucket=rng.random() < profile.ack_bucket,
         slow_disk=rng.choice((0.005, 0.2)) if rng.random() < profile.slow_disk else 0.0,
+        slow_commit=rng.choice((0.0, 0.01, 0.1)),
         max_disk=rng.choice((None, None, 30_000)),
     )
     slow = rng.random() < profile.slow_bucket
@@ -137,13 +138,15 @@ async def _live(world: World, profile: Profile, payload: int) -> None:
     for seat in world.seats:
         world.start(seat)
     cells = [f"c{number}" for number in range(rng.randint(*profile.cells))]
+    think = rng.choice(profile.think)
     end = loop.time() + rng.uniform(*profile.secs)
     clients = [
         Client(f"a{number + 1}", cells, world.reachable, history, rng, payload)
         for number in range(rng.randint(*profile.clients))
     ]
     works = [
-        loop.apart(client.run(lambda: loop.time() >= end, profile.think)) for client in clients
+        loop.apart(client.run(lambda: loop.time() >= end, think))
+        for client in clients
     ]
     director = loop.apart(Director(world, profile).run(end))
     await asyncio.wait([*works, director])

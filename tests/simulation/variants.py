@@ -19,6 +19,7 @@ from cellstore.directory import DataDirectory
 from cellstore.epochlog import EpochLog
 from cellstore.epochs import EpochRecord, meta_key
 from cellstore.errors import CellBroken
+from cellstore.node import Node
 from cellstore.objects import Outcome
 from cellstore.ownership import Copy, Lease, Restore, Seen, Step, lease_from
 from cellstore.shipping import Shipper
@@ -141,7 +142,17 @@ def _serve_after_the_release() -> Patches:
     return [
         (Cell, "quiet", at_once),
         (Tenure, "holds", lambda self: self.lease.holds(self._clock.reading())),
+        (Node, "_start_closing", _close_and_go_on),
     ]
+
+
+def _close_and_go_on(self: Node, cell: Cell) -> Any:
+    """Close a cell, which is served until that is done."""
+    move = self._moves.get(cell.name)
+    if move is None:
+        move = self._move(cell.name, self._close(cell))
+        move.add_done_callback(lambda _: self._open.pop(cell.name, None))
+    return move
 
 
 def _release_before_quiet() -> Patches:
@@ -162,7 +173,11 @@ def _release_before_quiet() -> Patches:
                 record = shipment.extend(record)
             await self._append(record, began)
 
-    return [(Cell, "quiet", at_once), (Tenure, "sync", broken)]
+    return [
+        (Cell, "quiet", at_once),
+        (Tenure, "sync", broken),
+        (Node, "_start_closing", _close_and_go_on),
+    ]
 
 
 def _use_a_copy_of_another_term() -> Patches:
@@ -268,18 +283,18 @@ VARIANTS = {
         Variant("trust-unknown", "network", _trust_unknown),
         Variant("win-by-reading", "restarts", _win_by_reading),
         Variant("forget-dirty", "restarts", _forget_what_is_dirty),
-        Variant("claim-before-restore", "mixed", _claim_what_was_not_restored),
+        Variant("claim-before-restore", "stops", _claim_what_was_not_restored),
         Variant("no-list-after-claim", "mixed", _no_list_after_a_claim),
         Variant("serve-after-release", "stops", _serve_after_the_release),
         Variant("release-before-quiet", "stops", _release_before_quiet),
         Variant("copy-across-terms", "mixed", _use_a_copy_of_another_term),
         Variant("other-boot-at-once", "moves", _claim_at_once_on_another_boot),
         Variant("prune-early", "calm", _prune_what_is_published),
-        Variant("shared-state-keys", "network", _share_state_keys),
+        Variant("shared-state-keys", "late", _share_state_keys),
         Variant("discard-orphans", "restarts", _discard_instead_of_orphaning),
         Variant("reads-do-not-wait", "network", _reads_wait_for_nothing),
         Variant("lease-from-the-answer", "pauses", _count_the_lease_from_the_answer),
         Variant("take-over-early", "mixed", _take_over_early),
-        Variant("not-done-after-fence", "pauses", _say_not_done_after_every_fence),
+        Variant("not-done-after-fence", "late", _say_not_done_after_every_fence),
     )
 }
