@@ -19,7 +19,8 @@ from bench.figures import OURS, REFERENCE
 from bench.requests import TOKEN
 from bench.servers import Bench
 from tests.support import versitygw
-from tests.support.processes import Process, free_port
+from tests.support.client import Client
+from tests.support.processes import Process, free_port, wait_for
 from tests.support.proxy import Proxy, proxy
 from tests.support.reference import binary
 
@@ -93,7 +94,12 @@ class Bucket:
             self.environment | {"CHIDORI_RUN_STORE_TOKEN": TOKEN},
         )
         try:
-            yield process.ready()
+            process.ready()
+            if side == OURS:
+                # It listens before it has found the bucket to be one that can be trusted.
+                with Client(process.url) as client:
+                    wait_for(lambda: client.get("/readyz").status == 200, "being ready")
+            yield process
         finally:
             process.kill()
 

@@ -119,7 +119,8 @@ class Replicator:
         self._queue = [tenure for _, _, tenure in queue]
         self._spread = self.tick_secs / max(1, len(queue))
         self._longest = self._ttl * _RENEW_WITHIN / max(1, used)
-        self._wake.set()
+        if queue:
+            self._wake.set()
 
     async def pace(self) -> None:
         """Start what is due, one after the other, until cancelled."""
@@ -163,7 +164,8 @@ class Replicator:
         if task.result() and tenure in self._urged and not tenure.over:
             # Somebody came while it was under way. After a failure the next tick is soon enough.
             self.urge(tenure)
-        self._wake.set()
+        if self._queue:
+            self._wake.set()
 
     async def stop(self) -> None:
         """Give up what is under way. What was not settled is found at the next start."""
