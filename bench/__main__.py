@@ -77,7 +77,7 @@ def main(
             started = perf_counter()
             try:
                 figures += SCENARIOS[name](bench)
-            except (RuntimeError, TimeoutError) as fault:
+            except (RuntimeError, OSError) as fault:
                 # What the others found is worth having.
                 failures.append(f"{name}: {fault}")
             typer.echo(f"{name}: {perf_counter() - started:.0f} s", err=True)

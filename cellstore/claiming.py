@@ -199,6 +199,12 @@ class Claiming:
             if not isinstance(won, Won):
                 await self._offload(self._copies.directory.discard, staging)
         if isinstance(won, Lost):
+            if not won.never:
+                # It may have been the state for a while, and the write be in what came after.
+                raise Unavailable(
+                    f"cell `{self._name}`: another node has it now; what was sent may be done, "
+                    "so look before sending it again"
+                )
             await self._start_over(won)
             return None
         return await self._settle_in(staging, won, pending=False), outcome
@@ -328,6 +334,9 @@ class Claiming:
         writes = pending and self._operation.statements > 0
         if writes:
             await self._offload(self._copies.directory.mark, self._name, won.record.term)
+        followed = self._seen.record if self._seen is not None else None
+        if followed is not None:
+            self._epochs.supersede(followed, won.record)
         tenure = Tenure(cell, self._epochs, won, self._means.shipper, self._terms)
         tenure.marked = writes
         cell.tenure = tenure

@@ -47,6 +47,8 @@ class Claims:
             copies, replicator, restorer, shipper, terms, known, lambda: self.draining
         )
         self._logs: OrderedDict[str, EpochLog] = OrderedDict()
+        # Holds of cells that are being put down.
+        self.leaving: dict[str, Tenure] = {}
         # At a stop: no cell is claimed any more, and those that are put down are released.
         self.draining = False
 
@@ -58,6 +60,13 @@ class Claims:
         """See Opener. The copy of a cell whose hold was lost is moved away or discarded."""
         tenure = cell.tenure
         assert tenure is not None
+        self.leaving[cell.name] = tenure
+        try:
+            await self._put_down(cell, tenure)
+        finally:
+            del self.leaving[cell.name]
+
+    async def _put_down(self, cell: Cell, tenure: Tenure) -> None:
         if self.draining and not tenure.over:
             # Those who still wait need syncs for their answers.
             await cell.quiet()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from cellstore import lineage
 from cellstore.clock import Clock, Reading
 from cellstore.epochs import EpochRecord, ForeignRecord, decode, epoch_of, meta_key, meta_prefix
 from cellstore.errors import CellBroken
@@ -28,8 +29,15 @@ from cellstore.ownership import (
 
 log = structlog.get_logger("cellstore.epochlog")
 
+# Restores that began before a record was superseded are given this long to read what it listed.
+KEEP_SECS = 60.0
+
 _FIRST_PAUSE = 0.05
 _LAST_PAUSE = 2.0
+
+# Nothing that a record superseded is deleted sooner, in seconds: who finds another's record at an
+# epoch that early knows that it is the first one there.
+_STILL_THERE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +51,14 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Another's record took its place or went past it; `seen` is what there is now."""
+    """Another's record took its place or went past it; `seen` is what there is now.
+
+    `never` says that the record certainly never was in the log, so that nobody can have built on
+    it. Else it may have been there for a while.
+    """
 
     seen: Seen
+    never: bool
 
 
 class _Attempt:
@@ -60,6 +73,7 @@ class _Attempt:
         self.step = Step.SEND
         self.outcome = Outcome.UNKNOWN
         self.modified: float | None = None
+        self.never = False
         self.at = sent
         self._sent = sent
         self._date: float | None = None
@@ -68,6 +82,11 @@ class _Attempt:
     def answered(self, at: Reading, date: float | None) -> None:
         """Note when an answer came, and when the store says that it was given."""
         self.at, self._date = at, date
+
+    @property
+    def age(self) -> float:
+        """Seconds from the first time it was sent until the last answer."""
+        return self.at.since(self._sent)
 
     def won_lease(self) -> Lease:
         return lease_from(self._sent, self.at, self._date, self.record.ttl)
@@ -100,6 +119,15 @@ class EpochLog:
             self._swept_for = won.record.term
             self.unswept = (self._clock.monotonic(), won.modified)
 
+    def supersede(self, previous: EpochRecord, newest: EpochRecord) -> None:
+        """Note what `newest`, which is settled, no longer lists of what `previous` did."""
+        due = self._clock.monotonic() + KEEP_SECS
+        self.garbage.append((due, lineage.garbage(previous, newest)))
+
+    def sweep_again(self) -> None:
+        """An upload was not listed in the end: have the next claim find it."""
+        self._swept_for = None
+
     def knows(self, epoch: int) -> None:
         """Remember that there was a record of `epoch`."""
         self._known = max(self._known, epoch)
@@ -129,7 +157,7 @@ class EpochLog:
         """Append `record`, which follows the newest settled one. Returns once that is certain.
 
         `lease` is the one held now, None for a claim. Goes on for as long as the bucket cannot be
-        reached, and raises only CellBroken.
+        reached, or its records cannot be read.
         """
         attempt = _Attempt(record, lease, record.encode(), self._clock.reading())
         while attempt.step not in (Step.WON, Step.LOST):
@@ -138,6 +166,10 @@ class EpochLog:
                 await self._take(attempt)
             except StoreFault as fault:
                 log.info("no answer", cell=self.cell, to=before.value, why=str(fault))
+                await attempt.pause()
+            except Exception:
+                # An attempt that was sent is never given up: what comes after it would not know.
+                log.exception("no answer", cell=self.cell, to=before.value)
                 await attempt.pause()
             else:
                 if attempt.step in (Step.SEND, Step.READ) and before is not Step.SEND:
@@ -148,10 +180,12 @@ class EpochLog:
             return Won(record, attempt.won_lease(), attempt.modified)
         while True:
             try:
-                return Lost(await self.look())
+                return Lost(await self.look(), attempt.never)
             except StoreFault as fault:
                 log.info("no answer", cell=self.cell, to=Step.LOST.value, why=str(fault))
-                await attempt.pause()
+            except Exception:
+                log.exception("no answer", cell=self.cell, to=Step.LOST.value)
+            await attempt.pause()
 
     async def _take(self, attempt: _Attempt) -> None:
         """Take the next step of an attempt. Raises StoreFault, and CellBroken."""
@@ -169,6 +203,7 @@ class EpochLog:
                 attempt.answered(self._clock.reading(), got and got.date)
                 found = got and self._nonce(got.data, record.epoch)
                 attempt.step = after_read(attempt.outcome, record.nonce, found)
+                attempt.never = attempt.step is Step.LOST and attempt.age < _STILL_THERE
             case _:
                 # From before it: an empty answer must not pass for "nothing newer".
                 listing = await self._newest(record.epoch - 1)

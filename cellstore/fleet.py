@@ -36,6 +36,8 @@ LIST_SECS = 10.0
 _RECOVERIES = 8
 
 _RECOVER_PAUSE = 1.0
+# What kept a cell from being published, a full disk say, takes a while to be mended.
+_RECOVER_AGAIN = 5.0
 
 # How often the copies on the disk are measured, where they are limited.
 TRIM_SECS = 30.0
@@ -92,6 +94,11 @@ class Fleet:
         self._node: Node | None = None
         # Cells that have, or may have, writes that are not in the bucket and no open cell.
         self._left: list[str] = []
+
+    def unpublished(self) -> list[str]:
+        """The cells whose copies here hold, or may hold, writes that are not in the bucket."""
+        open_ones = [*self.replicator, *self.claims.leaving.values()]
+        return sorted({*self._left, *(tenure.name for tenure in open_ones if tenure.dirty)})
 
     def attach(self, node: Node) -> None:
         """Say which node's cells these are."""
@@ -154,7 +161,7 @@ class Fleet:
         while True:
             left, self._left = self._left, []
             await asyncio.gather(*(self._recover_one(name, slots) for name in left))
-            await asyncio.sleep(_RECOVER_PAUSE)
+            await asyncio.sleep(_RECOVER_AGAIN if self._left else _RECOVER_PAUSE)
 
     async def _recover_one(self, name: str, slots: asyncio.Semaphore) -> None:
         assert self._node is not None
@@ -166,10 +173,12 @@ class Fleet:
                 return
             except CellstoreError as fault:
                 log.warning("cell not published yet", cell=name, why=fault.message)
-                if name in self._copies.terms and fault.status == 503:
-                    self._left.append(name)
             except Exception:
-                log.exception("cell not published", cell=name)
+                log.exception("cell not published yet", cell=name)
+            else:
+                return
+        if name in self._copies.terms:
+            self._left.append(name)
 
     async def _list(self) -> None:
         while True:

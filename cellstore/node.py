@@ -287,6 +287,11 @@ class Node:
                 await asyncio.wait([self._start_closing(cell)])
         return len(idle)
 
+    def break_off(self) -> None:
+        """Give up all moves under way; those that have a cell open close it."""
+        for move in self._moves.values():
+            move.cancel()
+
     async def close(self) -> None:
         """Finish what is under way, then checkpoint and close every cell."""
         while self._open or self._moves:

@@ -178,13 +178,14 @@ async def _stop(fleet: Fleet, node: Node) -> None:
         async with asyncio.timeout(_DRAIN_SECS):
             await node.close()
     except TimeoutError:
-        left = sorted(tenure.name for tenure in fleet.replicator if tenure.dirty)
+        left = fleet.unpublished()
         log.error(  # noqa: TRY400
             "not all was published; the next start on this data directory goes on with it",
             cells=len(left),
             names=left[:20],
         )
         await fleet.replicator.stop()
+        node.break_off()
         async with asyncio.timeout(_CLOSE_SECS - _DRAIN_SECS):
             await node.close()
 

@@ -18,11 +18,11 @@ import structlog
 from cellstore.clock import Clock
 from cellstore.errors import CellstoreError
 from cellstore.objects import StoreFault
-from cellstore.tenure import Tenure
+from cellstore.tenure import RENEW_AT_ONCE, Tenure
 
 log = structlog.get_logger("cellstore.replicator")
 
-# Records on their way at once, and deletions.
+# Syncs on their way at once, as many renewals beside them, and deletions.
 SLOTS = 64
 _COLLECTIONS = 4
 
@@ -97,24 +97,29 @@ class Replicator:
         now, reading = self._clock.monotonic(), self._clock.reading()
         used = 0
         queue: list[tuple[float, int, Tenure]] = []
+        late: list[tuple[float, int, Tenure]] = []
         for tenure in self._tenures.values():
             used += tenure.touched or tenure.dirty
-            if tenure in self._syncing:
-                # Its changes are still being uploaded: the lease must not wait for them.
-                if (
-                    tenure.wants_renewal(reading)
-                    and not tenure.appending
-                    and tenure not in self._renewing
-                ):
-                    self._start(self._renewing, tenure, tenure.renew())
-            elif tenure in self._urged or tenure.due(now, reading, self._sync_secs):
+            if tenure not in self._syncing and (
+                tenure in self._urged or tenure.due(now, reading, self._sync_secs)
+            ):
                 queue.append((tenure.lease.left(reading), len(queue), tenure))
+            if (
+                # Whatever keeps it from syncing, be it a long upload, others before it or a fault.
+                tenure.wants_renewal(reading, RENEW_AT_ONCE)
+                and not tenure.appending
+                and not tenure.over
+                and tenure not in self._renewing
+            ):
+                late.append((tenure.lease.left(reading), len(late), tenure))
             if (
                 tenure not in self._collecting
                 and len(self._collecting) < _COLLECTIONS
                 and tenure.has_garbage(now)
             ):
                 self._start(self._collecting, tenure, tenure.collect())
+        for _, _, tenure in sorted(late)[: SLOTS - len(self._renewing)]:
+            self._start(self._renewing, tenure, tenure.renew())
         queue.sort(reverse=True)
         self._queue = [tenure for _, _, tenure in queue]
         self._spread = self.tick_secs / max(1, len(queue))

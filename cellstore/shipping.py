@@ -18,7 +18,7 @@ from typing import Final
 from cellstore import lineage, pieces, schema
 from cellstore.cell import Cell
 from cellstore.copies import Offload
-from cellstore.directory import DATABASE, DataDirectory
+from cellstore.directory import DATABASE, DataDirectory, full_disk
 from cellstore.epochs import MAX_DELTA, Base, EpochRecord, Piece, state_key
 from cellstore.faults import translate
 from cellstore.objects import ObjectStore
@@ -97,7 +97,8 @@ class Shipper:
         CellBroken when the cell cannot be read.
         """
         try:
-            return await self._prepare(cell, record)
+            with full_disk(f"packing cell `{cell.name}`"):
+                return await self._prepare(cell, record)
         except sqlite3.Error as error:
             shortage = self._directory.shortage
             raise await self._offload(translate, error, cell.name, shortage) from None

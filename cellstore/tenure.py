@@ -15,7 +15,7 @@ import structlog
 from cellstore import lineage
 from cellstore.cell import Cell
 from cellstore.clock import Clock, Reading, iso
-from cellstore.epochlog import EpochLog, Lost, Won
+from cellstore.epochlog import KEEP_SECS, EpochLog, Lost, Won
 from cellstore.epochs import EpochRecord, cell_prefix
 from cellstore.errors import OwnedElsewhere, Unavailable
 from cellstore.objects import ObjectStore, StoreFault
@@ -26,11 +26,11 @@ from cellstore.transactions import Done
 
 log = structlog.get_logger("cellstore.tenure")
 
-# Restores that began before a record was superseded are given this long to read what it listed.
-KEEP_SECS = 60.0
-
-# A lease that is used is renewed when less than this part of it is left.
+# A lease that is used is renewed when less than this part of it is left, with the next sync.
 RENEW_BELOW = 0.5
+
+# And when less than this is left, at once and alone: the owner may count on it up to a quarter.
+RENEW_AT_ONCE = 0.4
 
 
 class Fenced(Exception):
@@ -208,11 +208,11 @@ class Tenure:
             return True
         return self.wants_renewal(reading)
 
-    def wants_renewal(self, reading: Reading) -> bool:
-        """Whether the lease is used and less than half of it is left."""
-        return (self.touched or self.dirty) and self.lease.left(
-            reading
-        ) < self.lease.ttl * RENEW_BELOW
+    def wants_renewal(self, reading: Reading, below: float = RENEW_BELOW) -> bool:
+        """Whether the lease is used and less than that part of it is left."""
+        if not (self.touched or self.dirty):
+            return False
+        return self.lease.left(reading) < self.lease.ttl * below
 
     @property
     def appending(self) -> bool:
@@ -227,9 +227,15 @@ class Tenure:
         self.synced_at = self._clock.monotonic()
         began = self._clock.reading()
         before = self.record
-        shipment = await self._shipper.prepare(self.cell, before)
+        try:
+            shipment = await self._shipper.prepare(self.cell, before)
+        except Exception:
+            # Its leftovers are found at the next claim.
+            self._epochs.sweep_again()
+            raise
         async with self._turn:
             if self.over or self.record.rev != before.rev:
+                self._epochs.sweep_again()
                 return
             if shipment is None and not release and self._fresh_enough():
                 return
@@ -276,8 +282,7 @@ class Tenure:
             self._lost(outcome.seen)
             return
         previous, self.record, self.lease = self.record, replace(record, delta=None), outcome.lease
-        due = self._clock.monotonic() + KEEP_SECS
-        self._epochs.garbage.append((due, lineage.garbage(previous, record)))
+        self._epochs.supersede(previous, record)
         if began is not None:
             self._dirty_since = began if self.dirty else None
         self._terms.settled(self)

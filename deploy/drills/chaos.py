@@ -141,7 +141,7 @@ def _one(options: Options, ack: str) -> None:
     with local_fleet(folder, NODES, flags, last=CRAMPED, broken=options.broken) as fleet:
         fleet.start()
         chaos = Chaos(fleet)
-        with writing(fleet, fleet.nodes, runs, rng, PACE):
+        with writing(fleet, runs, rng, PACE):
             chaos.run(strikes)
         compare(fleet, runs, Terms(ack == "bucket", LEASE), chaos.troubles)
 

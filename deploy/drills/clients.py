@@ -21,9 +21,9 @@ from tests.support.client import Answer, Client
 
 COUNTER = "counter.json"
 
-# Clients of a drill are less patient than real ones, which give a request 30 s: a paused node
-# costs them less of the drill's time.
-TIMEOUT = 8.0
+# How long a real client waits for an answer. Those of most drills are less patient, so that a
+# paused node costs them less of the drill's time.
+REAL_PATIENCE, PATIENCE = 30.0, 8.0
 
 # An appender replaces the journal with each so manieth record.
 COMPACTION = 60
@@ -40,13 +40,16 @@ class Outcome(Enum):
 
 
 class Courier:
-    """One client's way to the fleet. Begins with the node `at`."""
+    """One client's way to the fleet. Begins with the node `at`, waits `patience` for an answer."""
 
-    def __init__(self, nodes: Sequence[Node], book: Book, rng: Random, at: int) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], book: Book, rng: Random, at: int, patience: float
+    ) -> None:
         self._nodes = list(nodes)
         self._clients: dict[str, Client] = {}
         self._book = book
         self._rng = rng
+        self._patience = patience
         self._at = at % len(self._nodes)
 
     def close(self) -> None:
@@ -101,7 +104,9 @@ class Courier:
     ) -> Answer | None:
         client = self._clients.get(node.name)
         if client is None:
-            client = self._clients[node.name] = Client(node.url, timeout=TIMEOUT, retry=False)
+            client = self._clients[node.name] = Client(
+                node.url, timeout=self._patience, retry=False
+            )
         method, path, body = request
         number = self._book.sending(what, key, parent, text, node.name)
         try:
@@ -234,7 +239,12 @@ class Reader(Party):
 
 
 def crowd(
-    nodes: Sequence[Node], books: Path, runs: Sequence[str], rng: Random, pace: float
+    nodes: Sequence[Node],
+    books: Path,
+    runs: Sequence[str],
+    rng: Random,
+    pace: float,
+    patience: float,
 ) -> list[Party]:
     """An appender for each run, and for every third two rivals that swap and a reader."""
     books.mkdir()
@@ -244,7 +254,7 @@ def crowd(
         name = f"{kind.__name__.lower()}-{run}-{number}"
         own = Random(rng.getrandbits(64))
         book = Book(books / f"{name}.jsonl", name, run)
-        courier = Courier(nodes, book, own, number)
+        courier = Courier(nodes, book, own, number, patience)
         parties.append(kind(name, run, courier, own, pace * slowness))
 
     for number, run in enumerate(runs):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random  # noqa: TID251
 from statistics import median
 
+from deploy.drills import clients
 from deploy.drills.clients import COUNTER, Appender, Party, crowd
 from deploy.drills.drill import owners, require, say
 from deploy.drills.ledger import APPEND, SWAP, Entry, read_books
@@ -42,10 +43,14 @@ class Terms:
 
 @contextmanager
 def writing(
-    fleet: Fleet, nodes: Sequence[Node], runs: Sequence[str], rng: Random, pace: float
+    fleet: Fleet,
+    runs: Sequence[str],
+    rng: Random,
+    pace: float,
+    patience: float = clients.PATIENCE,
 ) -> Iterator[list[Party]]:
     """Have clients write as long as the body lasts, and until each run was written once more."""
-    parties = crowd(nodes, fleet.folder / BOOKS, runs, rng, pace)
+    parties = crowd(fleet.nodes, fleet.folder / BOOKS, runs, rng, pace, patience)
     for party in parties:
         party.start()
     try:

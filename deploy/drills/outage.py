@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from deploy.drills.clients import REAL_PATIENCE
 from deploy.drills.drill import Options, require, say
 from deploy.drills.evidence import BOOKS, Terms, await_published, compare, writing
 from deploy.drills.ledger import APPEND, Entry, read_books
@@ -37,7 +38,7 @@ def _down(options: Options, lease: float) -> list[str]:
     flags = ["--lease-secs", f"{lease:g}", "--max-lag-secs", f"{lag:g}"]
     with local_fleet(folder, 1, flags, broken=options.broken) as fleet:
         fleet.start()
-        with writing(fleet, fleet.nodes, RUNS, options.rng(), PACE):
+        with writing(fleet, RUNS, options.rng(), PACE, REAL_PATIENCE):
             time.sleep(5.0)
             fleet.server.kill()
             down = wall()
@@ -66,7 +67,7 @@ def _tell(fleet: Fleet, down: float, up: float) -> None:
     refused = [(entry.answered or 0.0) - down for entry in _appends(fleet) if entry.status == 503]
     say(
         f"{len(during)} writes acknowledged while it was down, the last {max(during):.1f} s after "
-        f"its end; {len(refused)} answered 503"
+        f"it went; {len(refused)} answered 503"
         + (f", the first {min(refused):.1f} s after it" if refused else "")
         + f"; the first write {min(after):.1f} s after it came back"
     )
@@ -101,7 +102,7 @@ def _ill(options: Options, ack: str, name: str, trouble: dict[str, float]) -> li
     flags = ["--lease-secs", "10", "--ack", ack]
     with local_fleet(folder, 2, flags, broken=options.broken) as fleet:
         fleet.start()
-        with writing(fleet, fleet.nodes, RUNS, options.rng(), PACE):
+        with writing(fleet, RUNS, options.rng(), PACE):
             for node in fleet.nodes:
                 node.network.set(**trouble)
             time.sleep(seconds)

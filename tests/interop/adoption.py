@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from threading import Event, Thread
 
 from tests.interop.checks import (
-    STEPS,
     Answering,
     check_paused,
     paused,
     resumed_cold,
+    wait_served,
 )
 from tests.interop.prefix import Prefix
 from tests.interop.runtime import DEADLINE, TOKEN
@@ -26,6 +26,7 @@ from tests.support.processes import Process, wait_for
 
 IDENTITY = "cellstore.json"
 KILLS = 2
+STEPS = 60
 
 
 def reference_prefix_adopted(scene: Scene) -> str:
@@ -42,7 +43,7 @@ def reference_prefix_adopted(scene: Scene) -> str:
     left.kill()
     half_way = _half_way(scene, other, world)
     client = Client(other.url, TOKEN)
-    for name in ("triager", "émigré".encode().hex()):
+    for name in ("triager", "night@watch-2"):
         entry = json.dumps({"name": name, "run_id": half_way, "weight": 0.1, "note": "“é”"})
         assert client.put(f"/registry/{name}", entry).status == 200
     _wait_replicated(other)
@@ -77,7 +78,7 @@ def reference_prefix_adopted(scene: Scene) -> str:
     again.ended()
     assert again.replayed() == (16, 0), again.replayed()
     stored = scene.stored(node, half_way)
-    seen = resumed_cold(scene, half_way, stored, node.url, world.counts)
+    seen = resumed_cold(scene, half_way, stored, node.url, world.counts, STEPS)
     return f"refused while leased, and {refusals} times after; all equal; resumed: {seen}"
 
 
@@ -187,7 +188,7 @@ def reference_started_by_mistake(scene: Scene) -> str:
 
     assert everything(node.url, without=new.run_id()) == before
     with _asking(mistaken, run):
-        seen = resumed_cold(scene, run, stored, node.url, world.counts)
+        seen = resumed_cold(scene, run, stored, node.url, world.counts, STEPS)
     _wait_replicated(node)
     before = everything(node.url, without=new.run_id())
     node.kill()
@@ -197,9 +198,9 @@ def reference_started_by_mistake(scene: Scene) -> str:
     heir = scene.member("heir", prefix).serving()
     at_heir = scene.stored(heir, later)
     for name in (run, later):
-        _wait_served(scene.stored(heir, name))
+        wait_served(scene.stored(heir, name))
     assert everything(heir.url, without=new.run_id()) == before
-    seen_later = resumed_cold(scene, later, at_heir, heir.url, world_later.counts)
+    seen_later = resumed_cold(scene, later, at_heir, heir.url, world_later.counts, STEPS)
     _wait_replicated(mistaken)
     client.close()
     mistaken.kill()
@@ -250,11 +251,6 @@ def _wait_replicated(node: Process) -> None:
 
     wait_for(replicated, "replication", DEADLINE)
     client.close()
-
-
-def _wait_served(stored: Stored) -> None:
-    """Wait until a node has taken a run over."""
-    wait_for(lambda: stored.answers() == 200, f"a takeover of {stored.run}", DEADLINE)
 
 
 def _adopted_cells(prefix: Prefix) -> dict[str, bytes]:

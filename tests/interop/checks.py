@@ -12,11 +12,11 @@ from threading import Thread
 from typing import Any
 
 from tests.interop.relay import Exchange
-from tests.interop.runtime import DEADLINE, TOKEN, Machine
+from tests.interop.runtime import DEADLINE, TOKEN, Command, Machine
 from tests.interop.scene import Scene
 from tests.interop.stored import Record, Stored, calls
 from tests.support.client import Client
-from tests.support.processes import clean_environment
+from tests.support.processes import clean_environment, wait_for
 
 STEPS = 150
 
@@ -156,6 +156,20 @@ def contract(scene: Scene, url: str, target: str, *options: str) -> str:
     (scene.place / f"contract-{target}.log").write_text(done.stdout)
     assert done.returncode == 0, f"the contract suite failed on {target}"
     return done.stdout.strip().splitlines()[-1].strip("= ")
+
+
+def is_refused(command: Command, owner: str) -> bool:
+    """Whether it did not get a run's lease, and says who has it."""
+    return (
+        command.wait() != 0
+        and "already being driven by another process" in command.errors
+        and owner in command.errors
+    )
+
+
+def wait_served(stored: Stored) -> None:
+    """Wait until a node has taken a run over."""
+    wait_for(lambda: stored.answers() == 200, f"a takeover of {stored.run}", DEADLINE)
 
 
 def paused(server: str, world: str) -> dict[str, Any]:

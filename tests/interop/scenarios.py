@@ -12,12 +12,13 @@ from tests.interop.checks import (
     check_kept,
     check_paused,
     contract,
+    is_refused,
     paused,
     resumed_cold,
     resumed_warm,
 )
 from tests.interop.relay import Exchange
-from tests.interop.runtime import DEADLINE, TOKEN, Command
+from tests.interop.runtime import DEADLINE, TOKEN
 from tests.interop.scene import Scene
 from tests.interop.stored import calls, etag
 from tests.support.processes import wait_for
@@ -139,7 +140,7 @@ def lease_taken_and_released(scene: Scene) -> str:
     # Nobody else gets it: neither another process, nor any other write.
     recorded = stored.records()
     refused = scene.machine("ask.ts", node.url).resume(session["run_id"], answer="yes\n")
-    assert _is_refused(refused, lease["owner"])
+    assert is_refused(refused, lease["owner"])
     assert stored.put("lease.json", b"{}", if_none_match="*") == 412
     assert stored.put("lease.json", b"{}", if_match=etag(b"{}")) == 412
     assert stored.blob("lease.json") == held
@@ -192,7 +193,7 @@ def lease_of_the_dead_taken_over(scene: Scene) -> str:
         heir = scene.machine("ask.ts", relay.url).resume(session["run_id"])
         if heir.wait() == 0:
             break
-        assert _is_refused(heir, lease["owner"])
+        assert is_refused(heir, lease["owner"])
         assert began <= _time(lease["expires_at"]), "refused after the lease had expired"
         refusals += 1
     assert datetime.now(UTC) > _time(lease["expires_at"]), "taken before the lease had expired"
@@ -281,15 +282,6 @@ def contract_suite_on_both(scene: Scene) -> str:
     with reference(scene.place / "reference", token=TOKEN) as other:
         theirs = contract(scene, other.url, "reference")
     return f"ours: {ours}; the reference: {theirs}"
-
-
-def _is_refused(command: Command, owner: str) -> bool:
-    """Whether it did not get a run's lease, and says who has it."""
-    return (
-        command.wait() != 0
-        and "already being driven by another process" in command.errors
-        and owner in command.errors
-    )
 
 
 def _conditional(exchange: Exchange) -> tuple[str, str | None, str | None, int | None]:
