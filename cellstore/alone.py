@@ -10,7 +10,7 @@ import structlog
 from cellstore.cell import Cell
 from cellstore.copies import Copies
 from cellstore.directory import FIRST_TERM, REGISTRY
-from cellstore.errors import DiskFull
+from cellstore.errors import DiskFull, Unavailable
 from cellstore.operations import CREATES, Operation
 
 log = structlog.get_logger("cellstore.node")
@@ -33,11 +33,12 @@ class Opener(Protocol):
     """How a cell that is not open is brought up for its first operation."""
 
     async def bring_up(
-        self, name: str, operation: Operation, room: Room
+        self, name: str, operation: Operation, room: Room, wanted: Callable[[], bool]
     ) -> tuple[Cell | None, Any]:
         """Open or create a cell. Returns it and PENDING, or the operation's outcome.
 
-        There is no cell where it was not opened. Takes room for a cell that it returns.
+        There is no cell where it was not opened. Takes room for a cell that it returns. The
+        operation is executed only while it is `wanted`.
         """
 
     async def put_down(self, cell: Cell) -> None:
@@ -53,7 +54,7 @@ class Alone:
         self._changed = changed
 
     async def bring_up(
-        self, name: str, operation: Operation, room: Room
+        self, name: str, operation: Operation, room: Room, wanted: Callable[[], bool]
     ) -> tuple[Cell | None, Any]:
         """See Opener."""
         copies = self._copies
@@ -62,6 +63,8 @@ class Alone:
                 return None, operation.absent
             await room.take()
             try:
+                if not wanted():
+                    raise Unavailable(f"cell `{name}`: nobody waits for it any more")
                 outcome = await copies.offload(self._create, name, operation)
             finally:
                 room.give()

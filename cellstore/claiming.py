@@ -34,7 +34,8 @@ from cellstore.tenure import Tenure, Terms, elsewhere
 log = structlog.get_logger("cellstore.claims")
 
 _LOOK_PAUSE = 0.25
-_LOOK_TRIES = 60
+# How long a bucket that does not answer is asked again: as long as requests wait for it.
+_LOOK_SECS = 20.0
 
 Result = tuple[Cell | None, Any]
 
@@ -56,11 +57,18 @@ class Claiming:
     """Brings up one cell for its first operation. `run` is called once."""
 
     def __init__(
-        self, name: str, operation: Operation, room: Room, epochs: EpochLog, means: Means
+        self,
+        name: str,
+        operation: Operation,
+        room: Room,
+        wanted: Callable[[], bool],
+        epochs: EpochLog,
+        means: Means,
     ) -> None:
         self._name = name
         self._operation = operation
         self._room = room
+        self._wanted = wanted
         self._epochs = epochs
         self._means = means
         self._copies = means.copies
@@ -148,13 +156,14 @@ class Claiming:
         return Seen(record.epoch, record)
 
     async def _look(self) -> Seen:
-        for _ in range(_LOOK_TRIES):
+        until = self._terms.clock.monotonic() + _LOOK_SECS
+        while True:
             try:
                 return await self._epochs.look()
             except StoreFault as fault:
                 why = str(fault)
-                if self._means.draining():
-                    break
+            if self._means.draining() or self._terms.clock.monotonic() > until:
+                break
             await asyncio.sleep(_LOOK_PAUSE)
         raise Unavailable(f"cell `{self._name}`: the bucket does not tell who owns it: {why}")
 
@@ -173,7 +182,7 @@ class Claiming:
         if isinstance(outcome, Lost):
             await self._start_over(outcome)
             return None
-        return await self._begin(self._cell, outcome), PENDING
+        return self._begin(self._cell, outcome), PENDING
 
     async def _found_here(self) -> Result | None:
         """Found a cell from the local copy, which never was in the bucket."""
@@ -184,12 +193,14 @@ class Claiming:
         if isinstance(outcome, Lost):
             await self._start_over(outcome)
             return None
-        return await self._begin(self._cell, outcome), PENDING
+        return self._begin(self._cell, outcome), PENDING
 
     async def _found_anew(self) -> Result | None:
         """Found a cell with its first write, which is in the bucket with the claim itself."""
         if self._operation.absent is not CREATES:
             return None, self._operation.absent
+        if not self._wanted():
+            raise Unavailable(f"cell `{self._name}`: nobody waits for it any more")
         staging, outcome = await self._offload(self._copies.build, self._name, self._operation)
         won = None
         try:
@@ -207,13 +218,12 @@ class Claiming:
                 )
             await self._start_over(won)
             return None
-        return await self._settle_in(staging, won, pending=False), outcome
+        return await self._settle_in(staging, won), outcome
 
     async def _restore(self, seen: Seen, wait: float) -> Result | None:
         """Restore what was seen, and claim it once its lease has run out."""
         record = seen.record
         assert record is not None
-        until = self._terms.clock.monotonic() + wait
         try:
             staging = await self._means.restorer.restore(record)
         except Gone as gone:
@@ -227,12 +237,14 @@ class Claiming:
             return None
         except StoreFault as fault:
             raise Unavailable(f"cell `{self._name}` cannot be restored now: {fault}") from None
-        won = None
+        won: Won | Lost | None = None
         try:
-            if wait > 0:
-                await asyncio.sleep(max(_LOOK_PAUSE, until - self._terms.clock.monotonic()))
+            while wait > 0 and self._same(record, seen):
+                await asyncio.sleep(max(_LOOK_PAUSE, wait))
                 seen = await self._look()
-            if self._still(record, seen):
+                decision = ownership.claim(seen, None, self._me)
+                wait = decision.wait if isinstance(decision, Restore) else 0.0
+            if self._same(record, seen) and ownership.claim(seen, None, self._me) == Restore():
                 won = await self._epochs.append(self._follow(seen, seen.top + 1), None)
         finally:
             if not isinstance(won, Won):
@@ -245,10 +257,9 @@ class Claiming:
             return None
         return await self._settle_in(staging, won), PENDING
 
-    def _still(self, record: EpochRecord, seen: Seen) -> bool:
-        """Whether what was restored is what is there, and may be claimed now."""
-        same = seen.record is not None and seen.record.nonce == record.nonce
-        return same and ownership.claim(seen, None, self._me) == Restore()
+    def _same(self, record: EpochRecord, seen: Seen) -> bool:
+        """Whether what was restored is still the newest."""
+        return seen.record is not None and seen.record.nonce == record.nonce
 
     async def _start_over(self, lost: Lost) -> None:
         await self._close_copy()
@@ -309,11 +320,11 @@ class Claiming:
             finally:
                 self._room.give()
 
-    async def _settle_in(self, staging: Path, won: Won, *, pending: bool = True) -> Cell:
+    async def _settle_in(self, staging: Path, won: Won) -> Cell:
         """Make a staged copy the cell's, now that it is claimed, and open it."""
         await self._offload(self._publish, staging, won.record)
         self._cell = await self._open_copy()
-        return await self._begin(self._cell, won, pending=pending)
+        return self._begin(self._cell, won)
 
     def _publish(self, staging: Path, record: EpochRecord) -> None:
         older = self._copies.terms.get(self._name)
@@ -329,16 +340,11 @@ class Claiming:
         if older is not None:
             self._copies.retire(self._name, older, None)
 
-    async def _begin(self, cell: Cell, won: Won, *, pending: bool = True) -> Cell:
-        """Begin the tenure that was won; a write that is `pending` is executed unasked."""
-        writes = pending and self._operation.statements > 0
-        if writes:
-            await self._offload(self._copies.directory.mark, self._name, won.record.term)
+    def _begin(self, cell: Cell, won: Won) -> Cell:
         followed = self._seen.record if self._seen is not None else None
         if followed is not None:
             self._epochs.supersede(followed, won.record)
         tenure = Tenure(cell, self._epochs, won, self._means.shipper, self._terms)
-        tenure.marked = writes
         cell.tenure = tenure
         self._means.replicator.add(tenure)
         self._terms.settled(tenure)

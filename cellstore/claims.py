@@ -39,9 +39,12 @@ class Claims:
         shipper: Shipper,
         terms: Terms,
         known: Callable[[str], None],
+        left: Callable[[str], None],
     ) -> None:
         self._copies = copies
         self._replicator = replicator
+        # Told of each cell that is closed with writes that are not in the bucket.
+        self._left = left
         self._terms = terms
         self._means = Means(
             copies, replicator, restorer, shipper, terms, known, lambda: self.draining
@@ -52,9 +55,11 @@ class Claims:
         # At a stop: no cell is claimed any more, and those that are put down are released.
         self.draining = False
 
-    async def bring_up(self, name: str, operation: Operation, room: Room) -> Result:
+    async def bring_up(
+        self, name: str, operation: Operation, room: Room, wanted: Callable[[], bool]
+    ) -> Result:
         """See Opener. Raises OwnedElsewhere too."""
-        return await Claiming(name, operation, room, self._log(name), self._means).run()
+        return await Claiming(name, operation, room, wanted, self._log(name), self._means).run()
 
     async def put_down(self, cell: Cell) -> None:
         """See Opener. The copy of a cell whose hold was lost is moved away or discarded."""
@@ -97,6 +102,8 @@ class Claims:
         if tenure.lost_to is None:
             if not tenure.dirty:
                 await self._copies.offload(self._copies.directory.unmark, name, term)
+            elif not self.draining:
+                self._left(name)
             return
         await tidy(self._copies, name, term, dirty=tenure.dirty)
 

@@ -19,7 +19,7 @@ from cellstore.database import (
     connect_new,
     prepare_to_open,
 )
-from cellstore.directory import DATABASE, HINT, DataDirectory
+from cellstore.directory import DATABASE, HINT, DataDirectory, full_disk
 from cellstore.epochs import EpochRecord, decode_hint
 from cellstore.errors import CellBroken, DiskFull
 from cellstore.faults import translate
@@ -136,16 +136,18 @@ class Copies:
         """Take a copy whose term is over out of the way.
 
         One with unpublished writes becomes an orphan, whose path is returned; any other is
-        discarded. Where `dirty` is None that is found out from the copy.
+        discarded. Where `dirty` is None that is found out from the copy. May be called again after
+        it failed. Raises DiskFull.
         """
-        if dirty is None:
-            dirty = self._has_unpublished(name, term)
         orphan = None
-        if dirty:
-            orphan = self.directory.orphan(name, term)
-        else:
-            self.directory.drop(name, term)
-        self.directory.unmark(name, term)
+        with full_disk(f"moving cell `{name}` away"):
+            # An attempt that failed half-way may have moved it already.
+            if self.directory.copy(name, term).exists():
+                if self._has_unpublished(name, term) if dirty is None else dirty:
+                    orphan = self.directory.orphan(name, term)
+                else:
+                    self.directory.drop(name, term)
+            self.directory.unmark(name, term)
         if self.terms.get(name) == term:
             del self.terms[name]
         return orphan

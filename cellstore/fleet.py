@@ -90,6 +90,7 @@ class Fleet:
             Shipper(directory, store, offload, fresh),
             self._terms,
             runs.add,
+            self._leave,
         )
         self._node: Node | None = None
         # Cells that have, or may have, writes that are not in the bucket and no open cell.
@@ -99,6 +100,9 @@ class Fleet:
         """The cells whose copies here hold, or may hold, writes that are not in the bucket."""
         open_ones = [*self.replicator, *self.claims.leaving.values()]
         return sorted({*self._left, *(tenure.name for tenure in open_ones if tenure.dirty)})
+
+    def _leave(self, name: str) -> None:
+        self._left.append(name)
 
     def attach(self, node: Node) -> None:
         """Say which node's cells these are."""

@@ -85,41 +85,34 @@ class Node:
         while True:
             if self._clock.monotonic() > deadline:
                 raise Unavailable(f"cell `{name}` does not come to rest; send it again")
-            cell, pending = self._open.get(name), None
-            if cell is not None:
-                self._open.move_to_end(name)
-            else:
+            cell = self._open.get(name)
+            try:
+                if cell is not None:
+                    self._open.move_to_end(name)
+                    return await self._serve(cell, operation, deadline)
                 move = self._moves.get(name)
                 if move is not None:
                     await self._wait_for(name, move, deadline)
                     continue
-                move = self._move(name, self._bring_up(name, operation))
-                cell, outcome, pending = await self._within(name, move, deadline)
-                if pending is None:
-                    return outcome
-            try:
-                return await self._serve(cell, operation, deadline, pending)
+                async with _Ticket() as ticket:
+                    move = self._move(name, self._bring_up(name, operation, ticket))
+                    cell, outcome = await self._within(name, move, deadline)
+                    if cell is None or outcome is not PENDING:
+                        return outcome
+                    return await self._serve(cell, operation, deadline)
             except Fenced:
                 await asyncio.sleep(0)
 
-    async def _serve(
-        self,
-        cell: Cell,
-        operation: Operation,
-        deadline: float,
-        pending: asyncio.Future[Any] | None = None,
-    ) -> Any:
+    async def _serve(self, cell: Cell, operation: Operation, deadline: float) -> Any:
         cell.last_used = self._clock.monotonic()
         tenure = cell.tenure
         cell.users += 1
         try:
-            if pending is None:
-                if tenure is not None and not tenure.admits(operation):
-                    await tenure.admit(operation, deadline)
-                    if self._open.get(cell.name) is not cell:
-                        raise Fenced
-                pending = cell.perform(operation)
-            done = await pending
+            if tenure is not None and not tenure.admits(operation):
+                await tenure.admit(operation, deadline)
+                if self._open.get(cell.name) is not cell:
+                    raise Fenced
+            done = await cell.perform(operation)
             if tenure is not None:
                 tenure.committed(done)
                 if not tenure.answers(done):
@@ -182,14 +175,14 @@ class Node:
             raise fault.again()
 
     async def _bring_up(
-        self, name: str, operation: Operation
-    ) -> tuple[Cell | None, Any, asyncio.Future[Any] | None]:
-        """Bring a cell up and give it its first operation, before anybody can close it for room.
+        self, name: str, operation: Operation, ticket: _Ticket
+    ) -> tuple[Cell | None, Any]:
+        """Bring a cell up; whoever holds the ticket uses it before anybody can close it for room.
 
-        Returns the cell, the operation's outcome where it is known, and else what will bring it.
+        Returns the cell and PENDING, or the operation's outcome.
         """
         try:
-            cell, outcome = await self._opener.bring_up(name, operation, _Room(self))
+            cell, outcome = await self._opener.bring_up(name, operation, _Room(self), ticket.valid)
         except DiskFull:
             self._note_full(name)
             raise
@@ -197,13 +190,14 @@ class Node:
             self._list_broken(name, fault)
             raise
         if cell is None:
-            return None, outcome, None
+            return None, outcome
         self._open[name] = cell
         cell.last_used = self._clock.monotonic()
+        ticket.take(cell)
         if self._broken.pop(name, None) is not None:
             log.info("cell readable again", cell=name)
         log.info("cell opened", cell=name)
-        return cell, outcome, cell.perform(operation) if outcome is PENDING else None
+        return cell, outcome
 
     def _give_up(self, cell: Cell, fault: CellBroken) -> None:
         """Close a cell that turned out to be unreadable; the next request tries it afresh."""
@@ -307,3 +301,32 @@ class _Room:
     def __init__(self, node: Node) -> None:
         self.take = node.take_room
         self.give = node.give_room
+
+
+class _Ticket:
+    """Stands for a request that waits for a cell to be brought up, as long as it does.
+
+    What nobody waits for any more is not executed: its client was told to send it again, and may
+    have done so elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._waits = True
+        self._cell: Cell | None = None
+
+    async def __aenter__(self) -> _Ticket:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._waits = False
+        if self._cell is not None:
+            self._cell.leave()
+
+    def valid(self) -> bool:
+        return self._waits
+
+    def take(self, cell: Cell) -> None:
+        """Keep the cell open until the request has used it."""
+        if self._waits:
+            self._cell = cell
+            cell.users += 1

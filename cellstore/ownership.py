@@ -157,8 +157,10 @@ def claim(seen: Seen, copy: Copy | None, me: Identity) -> Claim:
         return Reuse() if usable else Restore()
     if record.disk != me.disk and left > record.ttl * MARGIN + 2 * GRAIN:
         return Refuse(record)
-    # Its owner, if it lives, has stopped serving by now or is this node before a restart.
-    return Wait(left) if usable else Restore(left)
+    # Its owner, if it lives, has stopped serving by now or is this node before a restart. Times
+    # are whole seconds: the lease has run out when they exceed it, not when they meet it.
+    wait = max(left, GRAIN / 4)
+    return Wait(wait) if usable else Restore(wait)
 
 
 class Step(Enum):

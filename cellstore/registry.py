@@ -29,8 +29,10 @@ _PREFIX = "registry/"
 # Entries read from the bucket at once.
 _READS = 16
 
-# How often a write that met another one is tried again.
-_TRIES = 20
+# How long a request waits for the bucket; clients give it 30 s.
+_PATIENCE = 20.0
+
+_PAUSE = 0.25
 
 
 class Registry(Protocol):
@@ -83,12 +85,14 @@ class BucketRegistry:
     async def entries(self, limit: int) -> list[bytes] | Oversize:
         """See Registry. One entry that is no JSON is left out and logged; it hides no other."""
         try:
-            listing = await self._store.list(_PREFIX)
-            size = sum(entry.size for entry in listing.entries)
-            if size > limit:
-                return Oversize(size)
-            texts = await asyncio.gather(*(self._text(entry.key) for entry in listing.entries))
-        except StoreFault as fault:
+            async with asyncio.timeout(_PATIENCE):
+                listing = await self._store.list(_PREFIX)
+                size = sum(entry.size for entry in listing.entries)
+                if size > limit:
+                    return Oversize(size)
+                keys = sorted((entry.key for entry in listing.entries), key=_name)
+                texts = await asyncio.gather(*map(self._text, keys))
+        except (StoreFault, TimeoutError) as fault:
             raise _down(fault) from None
         found = [text for text in texts if text is not None]
         return [b"[", b",".join(found), b"]"]
@@ -107,8 +111,9 @@ class BucketRegistry:
     async def get(self, name: str, limit: int) -> Blob | Oversize | None:
         """See Registry."""
         try:
-            got = await self._store.get(_key(name))
-        except StoreFault as fault:
+            async with asyncio.timeout(_PATIENCE):
+                got = await self._store.get(_key(name))
+        except (StoreFault, TimeoutError) as fault:
             raise _down(fault) from None
         if got is None:
             return None
@@ -123,18 +128,22 @@ class BucketRegistry:
             if not self._conditional:
                 await self._store.put(key, text)
                 return
-            for _ in range(_TRIES):
-                there = await self._store.get(key)
-                if there is not None and there.data == text:
-                    return
-                put = await self._store.replace(key, text, there and there.etag)
-                if put.outcome is Outcome.CREATED:
-                    return
+            async with asyncio.timeout(_PATIENCE):
+                while True:
+                    there = await self._store.get(key)
+                    if there is not None and there.data == text:
+                        return
+                    put = await self._store.replace(key, text, there and there.etag)
+                    if put.outcome is Outcome.CREATED:
+                        return
+                    if put.outcome is Outcome.UNKNOWN:
+                        await asyncio.sleep(_PAUSE)
         except StoreFault as fault:
             raise _down(fault) from None
-        raise Unavailable(
-            f"registry entry `{name}` is not confirmed; it may be written, send it again"
-        )
+        except TimeoutError:
+            raise Unavailable(
+                f"registry entry `{name}` is not confirmed; it may be written, send it again"
+            ) from None
 
     async def add(self, name: str, text: bytes) -> bool:
         """Write an entry unless there is one; returns whether it was written. Raises StoreFault."""
@@ -170,5 +179,10 @@ def _key(name: str) -> str:
     return f"{_PREFIX}{name}.json"
 
 
-def _down(fault: StoreFault) -> Unavailable:
-    return Unavailable(f"the registry is in the bucket, which does not answer: {fault}")
+def _name(key: str) -> str:
+    return key.removeprefix(_PREFIX).removesuffix(".json")
+
+
+def _down(fault: Exception) -> Unavailable:
+    why = str(fault) or "in time"
+    return Unavailable(f"the registry is in the bucket, which does not answer: {why}")

@@ -153,7 +153,7 @@ class Replicator:
     ) -> None:
         if group is self._syncing:
             self._urged.discard(tenure)
-        task = asyncio.create_task(_survive(tenure.name, work))
+        task = asyncio.create_task(_survive(tenure.name, work, _FAILED[group is self._collecting]))
         group[tenure] = task
         task.add_done_callback(partial(self._ended, group, tenure))
 
@@ -185,16 +185,19 @@ class Replicator:
             await asyncio.sleep(0)
 
 
-async def _survive(cell: str, work: Coroutine[Any, Any, None]) -> bool:
+_FAILED = ("cell not replicated", "superseded objects not deleted")
+
+
+async def _survive(cell: str, work: Coroutine[Any, Any, None], failed: str) -> bool:
     """Do one piece of work; what goes wrong with one cell stops no other, nor its next attempt."""
     try:
         await work
     except StoreFault as fault:
-        log.warning("cell not replicated", cell=cell, why=str(fault))
+        log.warning(failed, cell=cell, why=str(fault))
     except CellstoreError as fault:
-        log.error("cell not replicated", cell=cell, why=fault.message)  # noqa: TRY400
+        log.error(failed, cell=cell, why=fault.message)  # noqa: TRY400
     except Exception:
-        log.exception("cell not replicated", cell=cell)
+        log.exception(failed, cell=cell)
     else:
         return True
     return False

@@ -84,6 +84,7 @@ class Tenure:
         self._dirty_since = terms.clock.reading() if self.dirty else None
         self._waiting: list[asyncio.Future[None]] = []
         self._turn = asyncio.Lock()
+        self._collect_after = 0.0
         epochs.claimed(won)
 
     @property
@@ -311,7 +312,7 @@ class Tenure:
     def has_garbage(self, now: float) -> bool:
         """Whether objects are to be deleted now."""
         garbage, unswept = self._epochs.garbage, self._epochs.unswept
-        if not (garbage or unswept) or not self.holds():
+        if not (garbage or unswept) or now < self._collect_after or not self.holds():
             # Only the owner deletes; what is left is deleted when it is that again.
             return False
         if garbage and garbage[0][0] + KEEP_SECS <= now:
@@ -321,11 +322,13 @@ class Tenure:
     async def collect(self) -> None:
         """Delete what settled records have stopped listing for long enough. Raises StoreFault."""
         epochs, now = self._epochs, self._clock.monotonic()
-        if epochs.unswept is not None and epochs.unswept[0] + KEEP_SECS <= now:
-            await self._sweep(epochs.unswept[1])
+        # Whatever goes wrong is not tried again at once.
+        self._collect_after = now + KEEP_SECS
         due = [keys for at, keys in epochs.garbage if at <= now]
         await self._delete(frozenset[str]().union(*due))
         epochs.garbage = epochs.garbage[len(due) :]
+        if epochs.unswept is not None and epochs.unswept[0] + KEEP_SECS <= now:
+            await self._sweep(epochs.unswept[1])
 
     async def _sweep(self, modified: float) -> None:
         """Delete what no record lists and was written before this term's claim."""

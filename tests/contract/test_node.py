@@ -229,6 +229,7 @@ async def test_who_finds_no_room_is_told_in_the_end(
     assert "max-open-cells" in str(taken[0])
     assert tries == 1
     cell._batch = []
+    monkeypatch.setattr(node_module, "ROOM_WAIT", 10.0)
     assert (await node.perform("b", ReadBlob("k", LIMIT))).data == b"v"
 
 

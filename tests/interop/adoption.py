@@ -169,9 +169,11 @@ def reference_started_by_mistake(scene: Scene) -> str:
         return answer.status, answer.text
 
     # While our node holds it.
-    assert stored.records() == before[0][run][0]
-    status, text = astray()
-    assert (status, json.loads(text)["error"]) == (409, "cell owned elsewhere")
+    def held() -> bool:
+        assert stored.records() == before[0][run][0]
+        return astray()[0] == 409
+
+    wait_for(held, "a refusal")
     assert scene.machine("effects.ts", mistaken.url).resume(run).wait() != 0
     # And when its lease has lapsed for want of use.
     wait_for(lambda: astray()[0] == 500, "the mistaken node's claim")

@@ -88,21 +88,22 @@ def node_lost_under_a_run(scene: Scene) -> str:
 def contract_suite_with_a_bucket(scene: Scene) -> str:
     """The protocol's contract passes on nodes with a bucket, however they acknowledge."""
 
-    def check(ack: str) -> str:
-        node = scene.member(ack, scene.prefix(), "--ack", ack).serving()
-        # What it says of the bucket is of nodes without one.
-        summary = contract(
-            scene, node.url, ack, "--deselect", "tests/contract/test_protocol.py::test_status"
+    acks = ("disk", "bucket")
+    nodes = [scene.member(ack, scene.prefix(), "--ack", ack).serving() for ack in acks]
+    # What the suite says of the bucket is of nodes without one.
+    leave_out = ("--deselect", "tests/contract/test_protocol.py::test_status")
+    with ThreadPoolExecutor() as threads:
+        summaries = threads.map(
+            lambda node, ack: contract(scene, node.url, ack, *leave_out), nodes, acks
         )
+    for node in nodes:
         client = Client(node.url, TOKEN)
         status = client.get("/status").json()
+        client.close()
         assert status["bucket"] is True
         assert {"cell", "epoch", "lease_expires_at", "replicated"} <= set(status["cells"][0])
-        client.close()
         assert node.stop() == 0
-        return f"{ack}: {summary}"
-
-    return "; ".join(check(ack) for ack in ("disk", "bucket"))
+    return "; ".join(f"{ack}: {summary}" for ack, summary in zip(acks, summaries, strict=True))
 
 
 SCENARIOS: list[Callable[[Scene], str]] = [

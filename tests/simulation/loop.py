@@ -18,6 +18,9 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
+# No run needs more.
+MAX_STEPS = 100_000
+
 _life: contextvars.ContextVar[Life] = contextvars.ContextVar("life")
 
 
@@ -120,6 +123,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle = heapq.heappop(scheduled)
             handle._scheduled = False
             ready.append(handle)
+        if self.steps > MAX_STEPS:
+            raise RuntimeError("it goes round in circles")
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:

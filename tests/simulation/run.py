@@ -33,9 +33,6 @@ from tests.simulation.world import World, thresholds
 # Where files are made and deleted: in memory, if there is such a place.
 _MEMORY = Path("/dev/shm")
 
-# No run takes more steps.
-_STEPS = 400_000
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

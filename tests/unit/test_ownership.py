@@ -73,7 +73,7 @@ LIVE, LAST_QUARTER, OVER = 5.0, 25.0, 31.5
         (RECORD, LIVE, NEWEST, Refuse(RECORD)),
         (RECORD, LAST_QUARTER, None, Restore(6.0)),
         (RECORD, OVER, None, Restore()),
-        (RECORD, 31.0, None, Restore(0.0)),
+        (RECORD, 31.0, None, Restore(0.25)),
         (RECORD, OVER, NEWEST, Restore()),
         (replace(RECORD, released=True), LIVE, None, Restore()),
         # The same name on another disk is a stranger.
@@ -104,7 +104,7 @@ def test_claims(
 
 def test_a_store_without_dates_is_watched() -> None:
     assert claim(Seen(7, RECORD, None, 0.0), None, ME) == Refuse(RECORD)
-    assert claim(Seen(7, RECORD, None, 33.9), None, ME) == Restore(30.0 * 1.1 + 1 - 33.9)
+    assert claim(Seen(7, RECORD, None, 33.9), None, ME) == Restore(0.25)
     assert claim(Seen(7, RECORD, None, 34.1), None, ME) == Restore()
 
 
