@@ -15,7 +15,7 @@ from cellstore.claims import Claims
 from cellstore.clock import Clock
 from cellstore.copies import Copies
 from cellstore.directory import HINT, REGISTRY
-from cellstore.epochs import CELLS
+from cellstore.epochs import CELLS, meta_prefix
 from cellstore.errors import CellstoreError, OwnedElsewhere
 from cellstore.index import RunIndex
 from cellstore.node import Node
@@ -31,6 +31,9 @@ log = structlog.get_logger("cellstore.fleet")
 
 # How often the runs in the bucket are listed, in seconds; those of this node are known at once.
 LIST_SECS = 10.0
+
+# At most so many new names are looked at, one list each, before they are taken for runs.
+_LOOKS = 32
 
 # Cells brought up at once to publish what a stop or an outage left.
 _RECOVERIES = 8
@@ -188,11 +191,23 @@ class Fleet:
         while True:
             await asyncio.sleep(LIST_SECS)
             try:
-                self._runs.merge(await self._store.folders(CELLS))
+                await self._list_new()
             except StoreFault as fault:
                 log.info("runs not listed", why=str(fault))
             except Exception:
                 log.exception("runs not listed")
+
+    async def _list_new(self) -> None:
+        """Learn of runs that other nodes have created.
+
+        A large first write is uploaded before its run is claimed: if that never happens there are
+        objects and no run. Where new names are few, each is looked at.
+        """
+        new = self._runs.unknown(await self._store.folders(CELLS))
+        if len(new) <= _LOOKS:
+            listings = await asyncio.gather(*(self._store.list(meta_prefix(name)) for name in new))
+            new = [name for name, found in zip(new, listings, strict=True) if found.entries]
+        self._runs.merge(new)
 
     async def _trim(self, limit: int) -> None:
         while True:

@@ -22,6 +22,10 @@ class RunIndex:
             self._known.add(name)
             insort(self._sorted, name)
 
+    def unknown(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that are not known yet."""
+        return [name for name in names if name not in self._known]
+
     def merge(self, names: Iterable[str]) -> None:
         """Note many runs."""
         fresh = set(names) - self._known
