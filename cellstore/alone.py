@@ -83,7 +83,7 @@ class Alone:
 
     def _create(self, name: str, operation: Operation) -> Any:
         staging, outcome = self._copies.build(name, operation)
-        self._copies.publish(staging, name, FIRST_TERM)
+        self._copies.publish(staging, name, None)
         self._copies.terms[name] = FIRST_TERM
         log.info("cell created", cell=name, term=FIRST_TERM)
         return outcome

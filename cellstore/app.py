@@ -14,12 +14,11 @@ from typing import Any
 import structlog
 
 from cellstore import __version__
-from cellstore.api import Api
 from cellstore.auth import Tokens, tokens_from
 from cellstore.clock import Clock, SystemClock, fresh_node_id
 from cellstore.directory import DataDirectory
 from cellstore.node import Node
-from cellstore.parts import make_parts
+from cellstore.parts import Parts, make_parts
 from cellstore.server import BACKLOG, Server, bind
 from cellstore.settings import Settings
 
@@ -68,7 +67,8 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
                 )
                 announce(address)
                 async with _background(
-                    _stop_server(stop, api, server), *_housekeeping(settings, node, server, tokens)
+                    _stop_server(stop, parts, server),
+                    *_housekeeping(settings, node, server, tokens),
                 ):
                     await server.serve(sockets=[listener])
         finally:
@@ -141,9 +141,10 @@ def _note_stop(stop: asyncio.Event, number: signal.Signals) -> None:
     stop.set()
 
 
-async def _stop_server(stop: asyncio.Event, api: Api, server: Server) -> None:
+async def _stop_server(stop: asyncio.Event, parts: Parts, server: Server) -> None:
     await stop.wait()
-    api.ready = False
+    parts.api.ready = False
+    parts.stopping()
     server.should_exit = True
 
 

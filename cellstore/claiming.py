@@ -105,12 +105,19 @@ class Claiming:
             return ownership.claim(seen, None, self._me)
         promising = record is None or (record.term == term and record.disk == self._me.disk)
         if promising and self._cell is None:
-            self._cell = await self._open_copy()
+            try:
+                self._cell = await self._open_copy()
+            except CellBroken as fault:
+                if not await self._offload(self._copies.is_cache, self._name):
+                    raise
+                log.error("damaged copy set aside", cell=self._name, why=fault.message)  # noqa: TRY400
+                await self._offload(self._copies.retire, self._name, term, True)
+                return ownership.claim(seen, None, self._me)
         rev = 0 if self._cell is None else self._cell.revision
         claimed = await self._offload(self._hint().exists)
         decision = ownership.claim(seen, Copy(term, rev, claimed), self._me)
         if not promising and not isinstance(decision, Vanished):
-            await tidy(self._copies, self._name, term)
+            await self._offload(self._copies.retire, self._name, term, None)
         if not isinstance(decision, Reuse | Found):
             await self._close_copy()
         return decision
@@ -329,8 +336,7 @@ class Claiming:
     def _publish(self, staging: Path, record: EpochRecord) -> None:
         older = self._copies.terms.get(self._name)
         try:
-            (staging / HINT).write_bytes(record.encode_hint())
-            self._copies.publish(staging, self._name, record.term)
+            self._copies.publish(staging, self._name, record)
         except (DiskFull, OSError) as fault:
             raise Unavailable(
                 f"cell `{self._name}`: there is no room for it here ({fault}); "
@@ -338,7 +344,11 @@ class Claiming:
             ) from None
         self._copies.terms[self._name] = record.term
         if older is not None:
-            self._copies.retire(self._name, older, None)
+            try:
+                self._copies.retire(self._name, older, None)
+            except OSError:
+                # The next start finds it.
+                log.exception("older copy not tidied away", cell=self._name, term=older)
 
     def _begin(self, cell: Cell, won: Won) -> Cell:
         followed = self._seen.record if self._seen is not None else None
@@ -357,15 +367,3 @@ class Claiming:
             unpublished=cell.revision - won.record.rev,
         )
         return cell
-
-
-async def tidy(copies: Copies, name: str, term: int, *, dirty: bool | None = None) -> None:
-    """Move a copy whose term is over away if it has unpublished writes, else discard it."""
-    orphan = await copies.offload(copies.retire, name, term, dirty)
-    if orphan is not None:
-        log.error(
-            "unpublished writes were overtaken by another node and are kept as an orphan",
-            cell=name,
-            term=term,
-            orphan=str(orphan),
-        )

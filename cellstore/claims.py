@@ -10,7 +10,7 @@ import structlog
 
 from cellstore.alone import Room
 from cellstore.cell import Cell
-from cellstore.claiming import Claiming, Means, Result, tidy
+from cellstore.claiming import Claiming, Means, Result
 from cellstore.copies import Copies
 from cellstore.epochlog import EpochLog
 from cellstore.objects import StoreFault
@@ -55,6 +55,10 @@ class Claims:
         # At a stop: no cell is claimed any more, and those that are put down are released.
         self.draining = False
 
+    def drain(self) -> None:
+        """Claim no cell any more, and release those that are put down."""
+        self.draining = True
+
     async def bring_up(
         self, name: str, operation: Operation, room: Room, wanted: Callable[[], bool]
     ) -> Result:
@@ -73,8 +77,10 @@ class Claims:
 
     async def _put_down(self, cell: Cell, tenure: Tenure) -> None:
         if self.draining and not tenure.over:
-            # Those who still wait need syncs for their answers.
+            # Those who still wait need syncs for their answers; and while the last changes are on
+            # their way the lease is renewed, as long as the replicator has it.
             await cell.quiet()
+            await tenure.published()
         await self._replicator.drop(tenure)
         try:
             if self.draining and not tenure.over:
@@ -105,7 +111,7 @@ class Claims:
             elif not self.draining:
                 self._left(name)
             return
-        await tidy(self._copies, name, term, dirty=tenure.dirty)
+        await self._copies.offload(self._copies.retire, name, term, tenure.dirty)
 
     def _log(self, name: str) -> EpochLog:
         epochs = self._logs.pop(name, None)

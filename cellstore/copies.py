@@ -19,7 +19,7 @@ from cellstore.database import (
     connect_new,
     prepare_to_open,
 )
-from cellstore.directory import DATABASE, HINT, DataDirectory, full_disk
+from cellstore.directory import DATABASE, FIRST_TERM, HINT, DataDirectory, full_disk
 from cellstore.epochs import EpochRecord, decode_hint
 from cellstore.errors import CellBroken, DiskFull
 from cellstore.faults import translate
@@ -145,6 +145,12 @@ class Copies:
             if self.directory.copy(name, term).exists():
                 if self._has_unpublished(name, term) if dirty is None else dirty:
                     orphan = self.directory.orphan(name, term)
+                    log.error(
+                        "unpublished writes were overtaken and are kept as an orphan",
+                        cell=name,
+                        term=term,
+                        orphan=str(orphan),
+                    )
                 else:
                     self.directory.drop(name, term)
             self.directory.unmark(name, term)
@@ -171,11 +177,16 @@ class Copies:
         except (sqlite3.Error, CellBroken):
             return True
 
-    def publish(self, staging: Path, name: str, term: int) -> None:
-        """Make a staged copy the cell's newest. It is discarded where that fails."""
+    def publish(self, staging: Path, name: str, record: EpochRecord | None) -> None:
+        """Make a staged copy the cell's newest, that of `record` where there is a bucket.
+
+        It is discarded where that fails.
+        """
         try:
             prepare_to_open(staging / DATABASE)
-            self.directory.publish(staging, name, term)
+            if record is not None:
+                (staging / HINT).write_bytes(record.encode_hint())
+            self.directory.publish(staging, name, FIRST_TERM if record is None else record.term)
         except BaseException as error:
             self.directory.discard(staging)
             if isinstance(error, Exception):

@@ -7,7 +7,7 @@ way for a cell.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import structlog
@@ -74,6 +74,7 @@ class _Attempt:
         self.outcome = Outcome.UNKNOWN
         self.modified: float | None = None
         self.never = False
+        self.complained = False
         self.at = sent
         self._sent = sent
         self._date: float | None = None
@@ -124,9 +125,10 @@ class EpochLog:
         due = self._clock.monotonic() + KEEP_SECS
         self.garbage.append((due, lineage.garbage(previous, newest)))
 
-    def sweep_again(self) -> None:
-        """An upload was not listed in the end: have the next claim find it."""
-        self._swept_for = None
+    def give_up(self, keys: Iterable[str]) -> None:
+        """Note uploads that no record lists, nor ever will."""
+        if given_up := frozenset(keys):
+            self.garbage.append((self._clock.monotonic() + KEEP_SECS, given_up))
 
     def knows(self, epoch: int) -> None:
         """Remember that there was a record of `epoch`."""
@@ -134,7 +136,7 @@ class EpochLog:
 
     async def look(self) -> Seen:
         """What the log holds now. Raises StoreFault and CellBroken."""
-        while True:
+        for pause in _pauses():
             listing = await self._newest()
             top = _top(listing)
             if top == 0:
@@ -142,8 +144,12 @@ class EpochLog:
                 return Seen(0, None)
             record = await self._read(listing)
             if record is not None:
-                break
+                return self._seen(listing, top, record)
             # It was collected since the list, so there is a newer one; or look at all of them.
+            await asyncio.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    def _seen(self, listing: Listing, top: int, record: EpochRecord) -> Seen:
         self.knows(top)
         now = self._clock.reading()
         if self._watched is None or self._watched[0] != record.nonce:
@@ -157,7 +163,7 @@ class EpochLog:
         """Append `record`, which follows the newest settled one. Returns once that is certain.
 
         `lease` is the one held now, None for a claim. Goes on for as long as the bucket cannot be
-        reached, or its records cannot be read.
+        reached. Raises CellBroken where it lost and what is there now cannot be read.
         """
         attempt = _Attempt(record, lease, record.encode(), self._clock.reading())
         while attempt.step not in (Step.WON, Step.LOST):
@@ -169,7 +175,9 @@ class EpochLog:
                 await attempt.pause()
             except Exception:
                 # An attempt that was sent is never given up: what comes after it would not know.
-                log.exception("no answer", cell=self.cell, to=before.value)
+                if not attempt.complained:
+                    log.exception("no answer", cell=self.cell, to=before.value)
+                attempt.complained = True
                 await attempt.pause()
             else:
                 if attempt.step in (Step.SEND, Step.READ) and before is not Step.SEND:
@@ -183,8 +191,6 @@ class EpochLog:
                 return Lost(await self.look(), attempt.never)
             except StoreFault as fault:
                 log.info("no answer", cell=self.cell, to=Step.LOST.value, why=str(fault))
-            except Exception:
-                log.exception("no answer", cell=self.cell, to=Step.LOST.value)
             await attempt.pause()
 
     async def _take(self, attempt: _Attempt) -> None:

@@ -81,7 +81,7 @@ class EpochRecord:
             keys.add(self.base.key)
         return frozenset(keys)
 
-    def check(self) -> None:
+    def check_pieces(self) -> None:
         """Raise CellBroken where the pieces do not lead from the base to `rev` without a gap."""
         at = 0 if self.base is None else self.base.rev
         for piece in self.pieces:
@@ -92,6 +92,10 @@ class EpochRecord:
             at = piece.end
         if at != self.rev:
             raise self._broken(f"its pieces end at {at}, it says {self.rev}")
+
+    def check(self) -> None:
+        """Raise CellBroken where `check_pieces` does, or the delta is not the last piece."""
+        self.check_pieces()
         own = [piece for piece in self.pieces if piece.epoch == self.epoch]
         if (self.delta is None) != (not own) or own != list(self.pieces[-1:])[: len(own)]:
             raise self._broken("its delta is not its last piece")
@@ -170,9 +174,11 @@ def decode(data: bytes, cell: str, epoch: int) -> EpochRecord:
 def decode_hint(data: bytes) -> EpochRecord | None:
     """Read what a local copy remembers; None where it cannot be read, for it is but a hint."""
     try:
-        return _record(orjson.loads(data))
-    except (AttributeError, KeyError, TypeError, ValueError):
+        record = _record(orjson.loads(data))
+        record.check_pieces()
+    except (AttributeError, KeyError, TypeError, ValueError, CellBroken):
         return None
+    return record
 
 
 def _record(fields: dict[str, Any]) -> EpochRecord:

@@ -102,7 +102,9 @@ class Fleet:
     def unpublished(self) -> list[str]:
         """The cells whose copies here hold, or may hold, writes that are not in the bucket."""
         open_ones = [*self.replicator, *self.claims.leaving.values()]
-        return sorted({*self._left, *(tenure.name for tenure in open_ones if tenure.dirty)})
+        clean = {tenure.name for tenure in open_ones if not tenure.dirty}
+        marked = {name for name, _ in self._copies.directory.marks()}
+        return sorted(({*self._left} | marked) - clean)
 
     def _leave(self, name: str) -> None:
         self._left.append(name)

@@ -27,14 +27,7 @@ def disk_id(directory: DataDirectory, fresh: str) -> str:
     path = directory.root / _FILE
     if not path.exists():
         _note(directory, fresh)
-    try:
-        noted = json.loads(path.read_bytes())
-        disk, inode = str(noted["disk"]), int(noted["inode"])
-    except (ValueError, KeyError, TypeError):
-        raise StartRefused(
-            f"{path} holds no disk id; say that the directory was copied: "
-            f"cellstore identity copied --data-dir {directory.root}"
-        ) from None
+    disk, inode = _noted(directory)
     if path.stat().st_ino != inode:
         raise StartRefused(
             f"--data-dir {directory.root} was moved or copied. If the original is gone: "
@@ -50,7 +43,7 @@ def declare(directory: DataDirectory, what: str, fresh: str) -> str:
     if what == "copied" or not path.exists():
         _note(directory, fresh)
         return fresh
-    disk = str(json.loads(path.read_bytes())["disk"])
+    disk, _ = _noted(directory)
     _note(directory, disk)
     return disk
 
@@ -60,6 +53,18 @@ def boot_id(directory: DataDirectory) -> str:
     lock = os.fstat(directory.lock_descriptor)
     told = f"{_BOOT_ID.read_text().strip()} {lock.st_dev} {lock.st_ino}"
     return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def _noted(directory: DataDirectory) -> tuple[str, int]:
+    path = directory.root / _FILE
+    try:
+        noted = json.loads(path.read_bytes())
+        return str(noted["disk"]), int(noted["inode"])
+    except (ValueError, KeyError, TypeError):
+        raise StartRefused(
+            f"{path} holds no disk id; say that the directory was copied: "
+            f"cellstore identity copied --data-dir {directory.root}"
+        ) from None
 
 
 def _note(directory: DataDirectory, disk: str) -> None:

@@ -255,6 +255,8 @@ class Node:
         except sqlite3.Error as error:
             # What was committed is in the log beside the database and is read from there.
             log.warning("cell not checkpointed", cell=cell.name, fault=str(error))
+        except Exception:
+            log.exception("cell not closed in order", cell=cell.name)
         else:
             log.info("cell hibernated", cell=cell.name)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from cellstore.clock import Clock, SystemClock, fresh_id
 from cellstore.copies import Copies, Offload
 from cellstore.database import ThreadedDatabase
 from cellstore.directory import REGISTRY, DataDirectory
-from cellstore.errors import StartRefused
+from cellstore.errors import CellstoreError, StartRefused
 from cellstore.fleet import Fleet
 from cellstore.identity import boot_id, disk_id
 from cellstore.index import RunIndex
@@ -49,11 +49,12 @@ _DRAIN_SECS = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A node that is ready to serve."""
+    """A node that is ready to serve. `stopping` is to be called when it is told to stop."""
 
     node: Node
     api: Api
     runs: RunIndex
+    stopping: Callable[[], None]
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +103,7 @@ async def make_parts(
             )
         node = node_of(Alone(copies, runs.add))
         try:
-            yield Parts(node, api_of(node, LocalRegistry(node)), runs)
+            yield Parts(node, api_of(node, LocalRegistry(node)), runs, lambda: None)
         finally:
             async with asyncio.timeout(_CLOSE_SECS):
                 await node.close()
@@ -140,11 +141,11 @@ async def make_parts(
             raise StartRefused(f"--bucket {settings.bucket}: {fault}") from None
         going = asyncio.create_task(fleet.run())
         try:
-            yield Parts(node, api_of(node, registry), runs)
+            yield Parts(node, api_of(node, registry), runs, fleet.claims.drain)
         finally:
+            await _stop(fleet, node)
             going.cancel()
             await asyncio.wait([going])
-            await _stop(fleet, node)
 
 
 async def _join(
@@ -166,14 +167,14 @@ async def _join(
         log.warning("the bucket's answers have no dates: takeovers wait until a lease was watched")
     try:
         await join(store, directory, fresh_id(), adopt if settings.adopt else None)
-    except StoreFault as fault:
+    except (StoreFault, CellstoreError) as fault:
         raise StartRefused(f"--bucket {settings.bucket}: {fault}") from None
     return probed
 
 
 async def _stop(fleet: Fleet, node: Node) -> None:
     """Publish and release what this node owns, and close it all."""
-    fleet.claims.draining = True
+    fleet.claims.drain()
     try:
         async with asyncio.timeout(_DRAIN_SECS):
             await node.close()

@@ -71,6 +71,10 @@ class Replicator:
             del self._tenures[tenure.name]
         self._urged.discard(tenure)
         while tasks := self._tasks(tenure):
+            if tenure.over and not tenure.appending:
+                # What it reads or uploads is of no use any more.
+                for task in tasks:
+                    task.cancel()
             await asyncio.wait(tasks)
             await asyncio.sleep(0)
 

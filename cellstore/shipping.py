@@ -54,6 +54,11 @@ class Shipment:
     def folded(self) -> bool:
         return isinstance(self.plan, lineage.Fold)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The objects that it was uploaded as."""
+        return () if self.key is None else (self.key,)
+
     def extend(self, record: EpochRecord) -> EpochRecord:
         """`record`, which follows the one that the shipment was planned on, with it."""
         size, sha256 = self.packed
@@ -89,6 +94,11 @@ class Shipper:
         self._offload = offload
         self._fresh = fresh
         self._uploads = asyncio.Semaphore(_UPLOADS)
+        self._strays: dict[str, set[str]] = {}
+
+    def strays(self, cell: str) -> frozenset[str]:
+        """The uploads of a cell that failed since this was last asked; they may be there."""
+        return frozenset(self._strays.pop(cell, ()))
 
     async def prepare(self, cell: Cell, record: EpochRecord) -> Shipment | None:
         """Pack and upload what `record`, the newest, does not cover; None if it covers all.
@@ -191,8 +201,13 @@ class Shipper:
             packed = Packed(len(data), hashlib.sha256(data).hexdigest())
         kind = "db" if isinstance(plan, lineage.Fold) else "seg"
         key = state_key(cell, kind, end, self._fresh(), packed.sha256)
-        async with self._uploads:
-            await self._store.put(key, data)
+        try:
+            async with self._uploads:
+                await self._store.put(key, data)
+        except BaseException:
+            # It may be there all the same, or come later.
+            self._strays.setdefault(cell, set()).add(key)
+            raise
         return Shipment(plan, end, packed, None, key)
 
 

@@ -17,10 +17,10 @@ from cellstore.cell import Cell
 from cellstore.clock import Clock, Reading, iso
 from cellstore.epochlog import KEEP_SECS, EpochLog, Lost, Won
 from cellstore.epochs import EpochRecord, cell_prefix
-from cellstore.errors import OwnedElsewhere, Unavailable
+from cellstore.errors import CellBroken, OwnedElsewhere, Unavailable
 from cellstore.objects import ObjectStore, StoreFault
 from cellstore.operations import Operation
-from cellstore.ownership import Identity, Lease, Seen, Verdict, after_fence
+from cellstore.ownership import GRAIN, Identity, Lease, Seen, Verdict, after_fence
 from cellstore.shipping import Shipper
 from cellstore.transactions import Done
 
@@ -31,6 +31,10 @@ RENEW_BELOW = 0.5
 
 # And when less than this is left, at once and alone: the owner may count on it up to a quarter.
 RENEW_AT_ONCE = 0.4
+
+
+# How often a sync that somebody waits for without a deadline is asked for again.
+_NUDGE_SECS = 1.0
 
 
 class Fenced(Exception):
@@ -185,12 +189,22 @@ class Tenure:
             assert self.lost_to is not None
             raise elsewhere(self.lost_to.record, self._clock.reading().wall)
 
+    async def published(self) -> None:
+        """Wait until all is in the bucket or the hold is over. Nothing is written meanwhile."""
+        while self.dirty and not self.over:
+            self._terms.urge(self)
+            await self._news(self._clock.monotonic() + _NUDGE_SECS)
+
     async def _news(self, deadline: float) -> bool:
         """Wait until something was settled. False at the deadline."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         left = deadline - self._clock.monotonic()
-        done, _ = await asyncio.wait([future], timeout=max(0.0, left))
+        try:
+            done, _ = await asyncio.wait([future], timeout=max(0.0, left))
+        finally:
+            if not future.done():
+                self._waiting.remove(future)
         return bool(done)
 
     def _tell(self) -> None:
@@ -230,13 +244,11 @@ class Tenure:
         before = self.record
         try:
             shipment = await self._shipper.prepare(self.cell, before)
-        except Exception:
-            # Its leftovers are found at the next claim.
-            self._epochs.sweep_again()
-            raise
+        finally:
+            self._epochs.give_up(self._shipper.strays(self.name))
         async with self._turn:
             if self.over or self.record.rev != before.rev:
-                self._epochs.sweep_again()
+                self._epochs.give_up(shipment.keys if shipment is not None else ())
                 return
             if shipment is None and not release and self._fresh_enough():
                 return
@@ -256,7 +268,7 @@ class Tenure:
     async def renew(self) -> None:
         """Renew the lease with a record that changes nothing else."""
         async with self._turn:
-            if not self.over:
+            if not self.over and not self._fresh_enough():
                 await self._append(self._next(), None)
 
     def _next(self, *, released: bool = False) -> EpochRecord:
@@ -278,7 +290,12 @@ class Tenure:
         self.touched = False
         # From the instant that a release is sent nothing may be served under this hold.
         self.released = record.released
-        outcome = await self._epochs.append(record, lease)
+        try:
+            outcome = await self._epochs.append(record, lease)
+        except CellBroken:
+            # It lost, and what is there now cannot be read.
+            self._lost(Seen(0, None))
+            raise
         if isinstance(outcome, Lost):
             self._lost(outcome.seen)
             return
@@ -325,23 +342,29 @@ class Tenure:
         # Whatever goes wrong is not tried again at once.
         self._collect_after = now + KEEP_SECS
         due = [keys for at, keys in epochs.garbage if at <= now]
-        await self._delete(frozenset[str]().union(*due))
-        epochs.garbage = epochs.garbage[len(due) :]
+        if await self._delete(frozenset[str]().union(*due)):
+            epochs.garbage = epochs.garbage[len(due) :]
         if epochs.unswept is not None and epochs.unswept[0] + KEEP_SECS <= now:
             await self._sweep(epochs.unswept[1])
 
     async def _sweep(self, modified: float) -> None:
         """Delete what no record lists and was written before this term's claim."""
         listing = await self._terms.store.list(cell_prefix(self.name))
-        old = [entry.key for entry in listing.entries if entry.modified < modified]
+        # The store's servers may differ that much in what time it is.
+        before = modified - self.record.ttl / 8 - GRAIN
+        old = [entry.key for entry in listing.entries if entry.modified < before]
         kept = frozenset[str]().union(*(keys for _, keys in self._epochs.garbage))
-        await self._delete(lineage.unlisted(old, self.record) - kept)
-        self._epochs.unswept = None
+        if await self._delete(lineage.unlisted(old, self.record) - kept):
+            self._epochs.unswept = None
 
-    async def _delete(self, keys: frozenset[str]) -> None:
+    async def _delete(self, keys: frozenset[str]) -> bool:
+        """Delete as the owner; False where this node is that no longer."""
         keys -= self.record.keys
-        if keys and self.holds():
+        if not self.holds():
+            return False
+        if keys:
             await self._terms.store.delete(sorted(keys))
+        return True
 
 
 def elsewhere(record: EpochRecord | None, wall: float) -> OwnedElsewhere:
