@@ -23,6 +23,7 @@ from cellstore.directory import DATABASE, HINT
 from cellstore.epochlog import EpochLog, Lost, Won
 from cellstore.epochs import EpochRecord, decode_hint
 from cellstore.errors import CellBroken, DiskFull, Unavailable
+from cellstore.index import RunIndex
 from cellstore.objects import StoreFault
 from cellstore.operations import CREATES, Operation
 from cellstore.ownership import Claim, Copy, Found, Refuse, Restore, Reuse, Seen, Vanished, Wait
@@ -42,14 +43,14 @@ Result = tuple[Cell | None, Any]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What claims are made with. `known` is told of each run that is known to exist."""
+    """What claims are made with. `runs` are those that are known to exist."""
 
     copies: Copies
     replicator: Replicator
     restorer: Restorer
     shipper: Shipper
     terms: Terms
-    known: Callable[[str], None]
+    runs: RunIndex
     draining: Callable[[], bool]
 
 
@@ -81,7 +82,7 @@ class Claiming:
 
     async def run(self) -> Result:
         """See Opener.bring_up. Raises OwnedElsewhere too."""
-        self._seen = await self._remembered()
+        self._seen = await self._remembered() or self._guess()
         try:
             while True:
                 seen = self._seen or await self._look()
@@ -161,6 +162,15 @@ class Claiming:
         if record is None or (record.cell, record.term, record.disk, record.boot) != wanted:
             return None
         return Seen(record.epoch, record)
+
+    def _guess(self) -> Seen | None:
+        """That there is no such run, where nobody has heard of it and a write would create it.
+
+        If that is wrong, another's record is met, and there is nothing lost but a request.
+        """
+        if self._name in self._copies.terms or self._name in self._means.runs:
+            return None
+        return Seen(0, None) if self._operation.absent is CREATES else None
 
     async def _look(self) -> Seen:
         until = self._terms.clock.monotonic() + _LOOK_SECS
@@ -358,7 +368,7 @@ class Claiming:
         cell.tenure = tenure
         self._means.replicator.add(tenure)
         self._terms.settled(tenure)
-        self._means.known(cell.name)
+        self._means.runs.add(cell.name)
         log.info(
             "cell claimed",
             cell=cell.name,

@@ -13,6 +13,7 @@ from cellstore.cell import Cell
 from cellstore.claiming import Claiming, Means, Result
 from cellstore.copies import Copies
 from cellstore.epochlog import EpochLog
+from cellstore.index import RunIndex
 from cellstore.objects import StoreFault
 from cellstore.operations import Operation
 from cellstore.replicator import Replicator
@@ -38,7 +39,7 @@ class Claims:
         restorer: Restorer,
         shipper: Shipper,
         terms: Terms,
-        known: Callable[[str], None],
+        runs: RunIndex,
         left: Callable[[str], None],
     ) -> None:
         self._copies = copies
@@ -47,7 +48,7 @@ class Claims:
         self._left = left
         self._terms = terms
         self._means = Means(
-            copies, replicator, restorer, shipper, terms, known, lambda: self.draining
+            copies, replicator, restorer, shipper, terms, runs, lambda: self.draining
         )
         self._logs: OrderedDict[str, EpochLog] = OrderedDict()
         # Holds of cells that are being put down.

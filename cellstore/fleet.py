@@ -92,7 +92,7 @@ class Fleet:
             Restorer(directory, store, offload),
             Shipper(directory, store, offload, fresh),
             self._terms,
-            runs.add,
+            runs,
             self._leave,
         )
         self._node: Node | None = None

@@ -13,6 +13,9 @@ class RunIndex:
         self._known: set[str] = set()
         self._sorted: list[str] = []
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
     def __len__(self) -> int:
         return len(self._sorted)
 

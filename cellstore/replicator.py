@@ -26,6 +26,9 @@ log = structlog.get_logger("cellstore.replicator")
 SLOTS = 64
 _COLLECTIONS = 4
 
+# How often to look for something to delete.
+_COLLECT_SECS = 1.0
+
 # A start that comes later than it was asked for by more, in seconds, tells of a busy loop.
 _LATE = 0.005
 
@@ -50,6 +53,7 @@ class Replicator:
         # Those that are due, the nearest lease last.
         self._queue: list[Tenure] = []
         self._wake = asyncio.Event()
+        self._collect_at = 0.0
         # Seconds between two starts while all is well, and the most there may ever be.
         self._spread = 0.0
         self._longest = 0.0
@@ -103,7 +107,10 @@ class Replicator:
         queue: list[tuple[float, int, Tenure]] = []
         late: list[tuple[float, int, Tenure]] = []
         for tenure in self._tenures.values():
-            used += tenure.touched or tenure.dirty
+            active = tenure.touched or tenure.dirty
+            used += active
+            if not active and tenure not in self._urged:
+                continue
             if tenure not in self._syncing and (
                 tenure in self._urged or tenure.due(now, reading, self._sync_secs)
             ):
@@ -116,12 +123,6 @@ class Replicator:
                 and tenure not in self._renewing
             ):
                 late.append((tenure.lease.left(reading), len(late), tenure))
-            if (
-                tenure not in self._collecting
-                and len(self._collecting) < _COLLECTIONS
-                and tenure.has_garbage(now)
-            ):
-                self._start(self._collecting, tenure, tenure.collect())
         for _, _, tenure in sorted(late)[: SLOTS - len(self._renewing)]:
             self._start(self._renewing, tenure, tenure.renew())
         queue.sort(reverse=True)
@@ -130,6 +131,16 @@ class Replicator:
         self._longest = self._ttl * _RENEW_WITHIN / max(1, used)
         if queue:
             self._wake.set()
+        if now >= self._collect_at:
+            self._collect_at = now + _COLLECT_SECS
+            self._collect(now)
+
+    def _collect(self, now: float) -> None:
+        for tenure in self._tenures.values():
+            if len(self._collecting) >= _COLLECTIONS:
+                return
+            if tenure not in self._collecting and tenure.has_garbage(now):
+                self._start(self._collecting, tenure, tenure.collect())
 
     async def pace(self) -> None:
         """Start what is due, one after the other, until cancelled."""

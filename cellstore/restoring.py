@@ -24,7 +24,7 @@ T = TypeVar("T")
 _AHEAD = 8
 
 # Restores at once; each needs room on the disk for what it unpacks.
-_RESTORES = 4
+_RESTORES = 16
 
 
 class Gone(Exception):

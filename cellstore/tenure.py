@@ -217,11 +217,9 @@ class Tenure:
 
     def due(self, now: float, reading: Reading, sync_secs: float) -> bool:
         """Whether a sync or a renewal is called for."""
-        if self.over:
-            return False
         if self.dirty and now - self.synced_at >= sync_secs:
-            return True
-        return self.wants_renewal(reading)
+            return not self.over
+        return self.wants_renewal(reading) and not self.over
 
     def wants_renewal(self, reading: Reading, below: float = RENEW_BELOW) -> bool:
         """Whether the lease is used and less than that part of it is left."""
@@ -329,12 +327,11 @@ class Tenure:
     def has_garbage(self, now: float) -> bool:
         """Whether objects are to be deleted now."""
         garbage, unswept = self._epochs.garbage, self._epochs.unswept
-        if not (garbage or unswept) or now < self._collect_after or not self.holds():
-            # Only the owner deletes; what is left is deleted when it is that again.
-            return False
-        if garbage and garbage[0][0] + KEEP_SECS <= now:
-            return True
-        return unswept is not None and unswept[0] + KEEP_SECS <= now
+        ripe = (bool(garbage) and garbage[0][0] + KEEP_SECS <= now) or (
+            unswept is not None and unswept[0] + KEEP_SECS <= now
+        )
+        # Only the owner deletes; what is left is deleted when it is that again.
+        return ripe and now >= self._collect_after and self.holds()
 
     async def collect(self) -> None:
         """Delete what settled records have stopped listing for long enough. Raises StoreFault."""

@@ -132,7 +132,7 @@ class Client:
             if not nodes:
                 return Reply("unreachable")
             chosen = node or self.favourite.get(cell)
-            if chosen not in nodes or (node is None and rng.random() < 0.15):
+            if chosen not in nodes or (node is None and rng.random() < 0.25):
                 chosen = rng.choice(sorted(nodes))
             process = nodes[chosen]
             await asyncio.sleep(rng.random() * 0.01)

@@ -81,6 +81,20 @@ class Director:
     def _partition(self, seat: Seat, process: object) -> None:
         self._for_a_while(seat, partitioned=True)
 
+    def _fuse_cut(self, seat: Seat, process: object) -> None:
+        """After so many steps nothing gets through, for longer than a lease."""
+        assert seat.process is not None
+        life, world = seat.process.life, self._world
+        secs = world.knobs.ttl * self._rng.uniform(1.0, 3.0) + 1.5
+
+        def cut() -> None:
+            world.history.note("cut off", life.name, round(secs, 3))
+            seat.faults.partitioned = True
+            world.loop.later(secs, lambda: world.calm(seat))
+
+        life.fuse = self._steps()
+        life.burn = cut
+
     def _errors(self, seat: Seat, process: object) -> None:
         rng = self._rng
         often = rng.choice((0.05, 0.3, 0.8))
