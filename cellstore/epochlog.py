@@ -18,6 +18,7 @@ from cellstore.epochs import EpochRecord, ForeignRecord, decode, epoch_of, meta_
 from cellstore.errors import CellBroken
 from cellstore.objects import Listing, ObjectStore, Outcome, StoreFault
 from cellstore.ownership import (
+    MARGIN,
     Lease,
     Seen,
     Step,
@@ -215,6 +216,11 @@ class EpochLog:
                 listing = await self._newest(record.epoch - 1)
                 attempt.answered(self._clock.reading(), listing.date)
                 attempt.step = after_list(attempt.step, record.epoch, _top(listing))
+                if attempt.step is Step.LOST:
+                    # Nobody may build on it while its lease holds: the other was there before, and
+                    # ours has filled the place of one that was collected.
+                    holds = attempt.age < record.ttl * (1 - MARGIN)
+                    attempt.never = holds and not record.released
                 if attempt.step is Step.WON:
                     attempt.modified = _modified(listing, record.epoch)
 
