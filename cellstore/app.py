@@ -19,7 +19,7 @@ from cellstore.clock import Clock, SystemClock, fresh_node_id
 from cellstore.directory import DataDirectory
 from cellstore.node import Node
 from cellstore.parts import Parts, make_parts
-from cellstore.server import BACKLOG, Server, bind
+from cellstore.server import BACKLOG, Server, acceptors, bind
 from cellstore.settings import Settings
 
 log = structlog.get_logger("cellstore.app")
@@ -70,7 +70,7 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
                     _stop_server(stop, parts, server),
                     *_housekeeping(settings, node, server, tokens),
                 ):
-                    await server.serve(sockets=[listener])
+                    await server.serve(sockets=acceptors(listener))
         finally:
             listener.close()
     finally:

@@ -15,6 +15,10 @@ from cellstore.settings import Settings, affordable_connections
 
 BACKLOG = 1024
 
+# uvloop accepts one connection from a listening socket in each round of its loop. While rounds are
+# long those who come new would wait for seconds; each duplicate of the socket accepts one more.
+_ACCEPTORS = 16
+
 
 def bind(settings: Settings) -> socket.socket:
     """Take the address of the settings, to be listened on later. Raises StartRefused.
@@ -36,6 +40,11 @@ def bind(settings: Settings) -> socket.socket:
         listener.close()
         raise StartRefused(f"--listen {settings.listen}: {fault.strerror}") from None
     return listener
+
+
+def acceptors(listener: socket.socket) -> list[socket.socket]:
+    """The sockets to serve on so that many connections are accepted at once; `listener` is one."""
+    return [listener, *(listener.dup() for _ in range(_ACCEPTORS - 1))]
 
 
 class Server(uvicorn.Server):

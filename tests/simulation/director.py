@@ -104,7 +104,7 @@ class Director:
             lost_answer=often * rng.random(),
             list_failure=often * rng.random(),
             get_failure=often * rng.random(),
-            latency=rng.choice((self._world.latency, (0.0, 1.5), (0.5, 4.0))),
+            latency=rng.choice((self._world.knobs.latency, (0.0, 1.5), (0.5, 4.0))),
         )
 
     def _late(self, seat: Seat, process: object) -> None:

@@ -29,15 +29,18 @@ class Disk(Protocol):
     """A data directory as far as a history knows it; `chains` by cell and term."""
 
     chains: dict[Place, Chain]
+    gone: bool
 
 
 class Holder(Protocol):
     """A run of a process. `copies` are its open databases, `built` cells that it is founding."""
 
     name: str
-    disk: Any
     copies: dict[sqlite3.Connection, Place]
     built: dict[str, Version]
+
+    @property
+    def disk(self) -> Disk: ...
 
     def believes(self, cell: str) -> bool:
         """Whether it would answer for the cell now."""
@@ -131,18 +134,20 @@ class History:
             chain = holder.disk.chains[place]
         parent = chain.get(before)
         if parent is None:
-            return self.violate(
+            self.violate(
                 f"{attempt.label}: {holder.name} has {name} at revision {before}, where it never "
                 f"was in {place}"
             )
+            return
         state, expected = after(parent.state, attempt.operation)
         outcome = plain(attempt.operation, got)
         changed = after_ != before
         if outcome != expected or changed != (state is not None):
-            return self.violate(
+            self.violate(
                 f"{attempt.label}: {holder.name} on {name} {parent} said {outcome!r}, "
                 f"not {expected!r} (changed: {changed})"
             )
+            return
         seen = parent
         if state is not None:
             seen = Version(after_, parent, state, attempt.label)
@@ -220,7 +225,9 @@ class History:
         for version in attempt.made:
             version.refused = True
             if state.under(version):
-                self.violate(f"{attempt.label}: said not to be done, and {version} is in the bucket")
+                self.violate(
+                    f"{attempt.label}: said not to be done, and {version} is in the bucket"
+                )
 
     def leave_open(self, attempt: Attempt, why: str) -> None:
         """A request has ended, done or not."""

@@ -179,8 +179,8 @@ def _bury(lives: list[Life]) -> None:
             work = task.get_coro()
             for _ in range(10):
                 try:
-                    work.close()  # type: ignore[union-attr]
-                except BaseException:  # noqa: BLE001, S112 - whatever they still want to do
+                    work.close()
+                except BaseException:  # noqa: BLE001 - whatever they still want to do
                     continue
                 break
         life.tasks.clear()

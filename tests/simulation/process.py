@@ -34,7 +34,11 @@ from tests.simulation.versions import Version
 
 
 class Knobs(NamedTuple):
-    """How the nodes of a run are set."""
+    """How the nodes of a run and their ways to the bucket are.
+
+    Times are in seconds, `latency` is one way. `small`: thresholds are, so that little data is
+    folded, merged and collected.
+    """
 
     ttl: float
     sync_secs: float
@@ -44,6 +48,9 @@ class Knobs(NamedTuple):
     slow_disk: float
     slow_commit: float
     max_disk: int | None
+    latency: tuple[float, float]
+    no_date: bool
+    small: bool
 
 
 class Reply(NamedTuple):
@@ -89,7 +96,8 @@ class Process:
         self._history = history
         self._loop = loop
         self._rng = rng
-        self._asked: set[asyncio.Future[Reply]] = set()
+        # In the order of their arrival.
+        self._asked: dict[asyncio.Future[Reply], None] = {}
         self._numbers = 0
         self.directory = SimDirectory(disk, rng)
         self.directory.acquire()
@@ -201,8 +209,8 @@ class Process:
     def ask(self, attempt: Attempt) -> asyncio.Future[Reply]:
         """Have the node do a request. The future belongs to the client."""
         reply: asyncio.Future[Reply] = self._loop.create_future()
-        self._asked.add(reply)
-        reply.add_done_callback(self._asked.discard, context=self._loop.bare)
+        self._asked[reply] = None
+        reply.add_done_callback(lambda _: self._asked.pop(reply, None), context=self._loop.bare)
         self.life.start(self._serve(attempt, reply))
         return reply
 
@@ -213,7 +221,7 @@ class Process:
 
     async def _answer(self, attempt: Attempt) -> Reply:
         history = self._history
-        operation = Traced(attempt, history, self.directory.check_statement)
+        operation: Any = Traced(attempt, history, self.directory.check_statement)
         try:
             outcome = await self.node.perform(attempt.cell, operation)
         except OwnedElsewhere as fault:

@@ -19,12 +19,11 @@ from cellstore.claims import Claims
 from cellstore.copies import Copies
 from cellstore.directory import DataDirectory
 from cellstore.epochlog import EpochLog
-from cellstore.epochs import EpochRecord, meta_key
+from cellstore.epochs import EpochRecord, decode, meta_key
 from cellstore.errors import CellBroken
 from cellstore.node import Node
 from cellstore.objects import Outcome
 from cellstore.ownership import Copy, Lease, Restore, Seen, Step, lease_from
-from cellstore.shipping import Shipper
 from cellstore.tenure import Tenure
 from tests.simulation import history
 from tests.simulation.world import patched
@@ -108,7 +107,7 @@ def _win_by_reading() -> Patches:
 
     def broken(self: EpochLog, data: bytes, epoch: int) -> str:
         try:
-            found = epochlog.decode(data, self.cell, epoch)
+            found = decode(data, self.cell, epoch)
         except CellBroken:
             return ""
         record = mine[id(self)]

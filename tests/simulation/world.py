@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random  # noqa: TID251
@@ -39,17 +39,12 @@ class World:
         rng: Random,
         knobs: Knobs,
         nodes: int,
-        latency: tuple[float, float],
-        *,
-        no_date: bool,
     ) -> None:
         self.loop = loop
         self.rng = rng
         self.knobs = knobs
         self.bucket = Bucket(lambda: START + loop.time(), loop.later)
         self.history = History(self.bucket, loop.time, ack_bucket=knobs.ack_bucket)
-        self.latency = latency
-        self.no_date = no_date
         self.disks: list[SimDisk] = []
         self.processes: list[Process] = []
         # Whether ended processes come back as they were, and nothing new goes wrong.
@@ -74,7 +69,7 @@ class World:
 
     def calm(self, seat: Seat) -> None:
         """End what is wrong between a node and the bucket."""
-        fresh = Faults(latency=self.latency, timeout=(1.0, 4.0), no_date=self.no_date)
+        fresh = Faults(latency=self.knobs.latency, timeout=(1.0, 4.0), no_date=self.knobs.no_date)
         for name in Faults.__dataclass_fields__:
             setattr(seat.faults, name, getattr(fresh, name))
 
@@ -257,6 +252,3 @@ def patched(owner: object, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, real)
-
-
-Until = Callable[[], bool]
