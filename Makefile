@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LISTEN ?= 127.0.0.1:9700
 DATA ?= .cellstore
+DRILLS ?=
 
 .PHONY: env serve test lint interop bench drill soak lock clean
 
@@ -40,7 +41,7 @@ bench: env
 
 # Failovers of real nodes on a real S3 server. Needs Go once, to build that.
 drill: env
-	$(BIN)/python -m deploy.drills
+	$(BIN)/python -m deploy.drills $(DRILLS)
 
 # The simulation of a fleet, for many seeds.
 soak: env
