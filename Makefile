@@ -32,7 +32,8 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The real client and the reference server, against this one. Needs Rust once, to build them.
+# The real client and the reference server, against this one. Needs Rust and Go once, to build them
+# and an S3 server.
 interop: env
 	$(BIN)/python -m tests.interop
 

@@ -17,6 +17,11 @@ import orjson
 
 from cellstore.errors import CellBroken
 
+CELLS = "cells/"
+
+# How the snapshots end that records name, and no object's key does.
+PLACEHOLDER = "/state/see-base-and-pieces"
+
 # Compressed changes up to this many bytes travel inside the record.
 MAX_DELTA = 64 * 1024
 
@@ -121,7 +126,7 @@ class EpochRecord:
         fields |= {
             "lease_expires_at": self.lease_expires_at,
             # Names nothing: a server that knows no pieces must fail rather than serve old state.
-            "snapshot": f"cells/{self.cell}/state/see-base-and-pieces",
+            "snapshot": f"{CELLS}{self.cell}{PLACEHOLDER}",
             "updated_at": self.updated_at,
             "ttl": self.ttl,
             "term": self.term,
@@ -215,9 +220,6 @@ def _record(fields: dict[str, Any]) -> EpochRecord:
         delta=None if delta is None else base64.b64decode(delta, validate=True),
         released=bool(fields["released"]),
     )
-
-
-CELLS = "cells/"
 
 
 def cell_prefix(cell: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from cellstore.directory import DATABASE, DataDirectory
 from cellstore.epochlog import EpochLog, Lost
 from cellstore.epochs import (
     CELLS,
+    PLACEHOLDER,
     EpochRecord,
     ForeignRecord,
     decode,
@@ -30,6 +32,7 @@ from cellstore.objects import Listing, ObjectStore, Outcome, StoreFault
 from cellstore.ownership import Identity
 from cellstore.schema import Counters
 from cellstore.shipping import Shipper
+from cellstore.together import together
 
 log = structlog.get_logger("cellstore.prefix")
 
@@ -38,8 +41,8 @@ FORMAT = 1
 
 _TRIES = 10
 
-# How the snapshots end that records of ours name, and no object's key does.
-_OF_OURS = "/state/see-base-and-pieces"
+# Cells adopted at once.
+_AT_ONCE = 8
 
 
 async def join(
@@ -112,7 +115,7 @@ async def _create(store: ObjectStore, fresh: str) -> str:
 
 
 class Adoption:
-    """Turns what the reference server left into cells of ours, one after the other.
+    """Turns what the reference server left into cells of ours, several at once.
 
     A cell whose state is ours already is left alone, so an adoption that was broken off
     goes on where it stopped.
@@ -138,10 +141,15 @@ class Adoption:
 
     async def run(self) -> int:
         """Adopt all cells. Returns how many. Raises StartRefused naming the cell that cannot be."""
-        adopted = 0
         ours = await _identity(self._store) is not None
-        for cell in await self._store.folders(CELLS):
-            adopted += await self._adopt(cell, ours)
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def adopt(cell: str) -> bool:
+            async with slots:
+                return await self._adopt(cell, ours)
+
+        cells = await self._store.folders(CELLS)
+        adopted = sum(await together(*map(adopt, cells))) if cells else 0
         log.info("prefix adopted", cells=adopted)
         return adopted
 
@@ -215,7 +223,7 @@ class Adoption:
             else:
                 return epochs[0][0], None
             newest = newest or foreign
-            if not str(foreign.get("snapshot")).endswith(_OF_OURS):
+            if not str(foreign.get("snapshot")).endswith(PLACEHOLDER):
                 break
             # It was put over a record of ours, whose state its writer cannot have.
         return epochs[0][0], newest

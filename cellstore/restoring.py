@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
 
 from cellstore import pieces
 from cellstore.copies import Offload
@@ -17,8 +15,7 @@ from cellstore.epochs import Base, EpochRecord, ForeignRecord, Piece, decode, pi
 from cellstore.errors import CellBroken
 from cellstore.faults import translate
 from cellstore.objects import ObjectStore
-
-T = TypeVar("T")
+from cellstore.together import together
 
 # Pieces are fetched this many at a time, ahead of their turn.
 _AHEAD = 8
@@ -66,7 +63,7 @@ class Restorer:
             await self._offload(_unpack, packed, database)
         for first in range(0, len(record.pieces), _AHEAD):
             some = record.pieces[first : first + _AHEAD]
-            files = await _all(
+            files = await together(
                 *(self._piece(record, piece, staging / f"{n}.zst") for n, piece in enumerate(some))
             )
             await self._offload(_apply, database, files)
@@ -100,18 +97,6 @@ class Restorer:
         if found != listed.sha256:
             raise CellBroken(f"{key} is damaged: its SHA-256 is {found}")
         return path
-
-
-async def _all(*works: Coroutine[Any, Any, T]) -> list[T]:
-    """The results of all works. Where one fails, none of the others goes on."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        raise
 
 
 def _apply(database: Path, files: list[Path]) -> None:

@@ -310,6 +310,8 @@ class Tenure:
             # Another kind of server put a record in the way. Ours is still the state of the cell.
             self._top = seen.top
             self.released = False
+            # Somebody waits for it, maybe: it is to be tried again.
+            self.touched = True
             raise StoreFault(f"epoch {seen.top} was written by another server; going on after it")
         self.lost_to = seen
         log.warning(

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random  # noqa: TID251
 
-from cellstore import epochs, lineage, shipping, tenure
+from cellstore import epochlog, epochs, lineage, shipping, tenure
 from tests.fakes.bucket import Bucket, BucketClient, Faults
 from tests.simulation.history import History
 from tests.simulation.loop import Killed, Life, VirtualLoop
@@ -140,11 +140,11 @@ class World:
 
     async def _come_back(self, seat: Seat, process: Process) -> None:
         await asyncio.sleep(self.rng.choice((0.1, 1.0, 3.0, 12.0)))
-        if seat.process is not process:
+        if seat.process is not process or not (self.returns or self.healing):
             return
-        (how,) = self.rng.choices(list(self.returns), list(self.returns.values()))
-        if self.healing:
-            how = "same"
+        how = "same"
+        if not self.healing:
+            (how,) = self.rng.choices(list(self.returns), list(self.returns.values()))
         self.bring_back(seat, how)
 
     def bring_back(self, seat: Seat, how: str) -> None:
@@ -237,6 +237,7 @@ def thresholds(*, small: bool) -> Iterator[None]:
             (lineage, "MIN_FOLD", 4000),
             (lineage, "_FAN_IN", 3),
             (lineage, "MAX_PIECES", 9),
+            (epochlog, "KEEP_SECS", 5.0),
             (tenure, "KEEP_SECS", 5.0),
         ):
             stack.enter_context(patched(module, name, value))

@@ -14,7 +14,7 @@ PACKAGE = Path(cellstore.__file__).parent
 # From the bottom up. A module imports from its own layer or from those before it.
 LAYERS = [
     ["errors", "clock", "names", "conditions", "records", "settings", "logs", "objects", "epochs"],
-    ["index"],
+    ["index", "together"],
     ["ownership", "lineage"],
     ["changes", "schema", "operations", "transactions", "faults", "pieces"],
     ["database", "directory", "identity", "memory", "auth", "s3config", "s3client", "s3"],
