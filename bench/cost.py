@@ -24,8 +24,9 @@ _RATE = 50
 _CADENCE = 2
 _OPTIONS = ("--sync-secs", str(_CADENCE))
 _RECORDS = 1000
-# What syncs superseded is deleted up to two minutes later, so this takes in some of that.
-_LONG_SECS = 170
+# Small changes lie in records, which are superseded when they are merged, after two minutes or so at
+# this pace, and deleted up to two minutes later: this takes in both.
+_LONG_SECS = 270
 _SEED = 7
 
 _BIG_CELL = 100_000_000

@@ -15,9 +15,10 @@ from typing import Any
 
 import structlog
 
-from cellstore.clock import Clock
+from cellstore.clock import Clock, Reading
 from cellstore.errors import CellstoreError
 from cellstore.objects import StoreFault
+from cellstore.ownership import MARGIN, Lease
 from cellstore.tenure import RENEW_AT_ONCE, Tenure
 
 log = structlog.get_logger("cellstore.replicator")
@@ -32,8 +33,8 @@ _COLLECT_SECS = 1.0
 # A start that comes later than it was asked for by more, in seconds, tells of a busy loop.
 _LATE = 0.005
 
-# Whatever the load, each lease that is used is renewed within this part of it.
-_RENEW_WITHIN = 0.3
+# Whatever the load, all leases that are used are renewed within this part of one.
+_RENEW_WITHIN = 0.5
 
 
 class Replicator:
@@ -114,7 +115,7 @@ class Replicator:
             if tenure not in self._syncing and (
                 tenure in self._urged or tenure.due(now, reading, self._sync_secs)
             ):
-                queue.append((tenure.lease.left(reading), len(queue), tenure))
+                queue.append((_turn(tenure.lease, reading), len(queue), tenure))
             if (
                 # Whatever keeps it from syncing, be it a long upload, others before it or a fault.
                 tenure.wants_renewal(reading, RENEW_AT_ONCE)
@@ -198,6 +199,16 @@ class Replicator:
                 task.cancel()
             await asyncio.wait(tasks)
             await asyncio.sleep(0)
+
+
+def _turn(lease: Lease, now: Reading) -> float:
+    """Where a lease stands in the queue, the first lowest.
+
+    The nearest to its end comes first. One that is over comes later: it is lost already, and
+    claiming it again costs twice what keeping another does.
+    """
+    left = lease.left(now)
+    return left if left > lease.ttl * MARGIN else left + lease.ttl
 
 
 _FAILED = ("cell not replicated", "superseded objects not deleted")

@@ -151,6 +151,8 @@ async def _live(world: World, profile: Profile, payload: int) -> None:
     await asyncio.wait([*works, director])
     for work in (*works, director):
         work.result()
+    if profile.count == (0, 0) and (history.counts["lost"] or history.counts["unknown"]):
+        history.violate(f"without a single fault: {history.counts}")
     await come_to_rest(world, clients[0], cells, quiet=rng.random() < profile.quiet)
 
 
