@@ -13,6 +13,7 @@ from cellstore.cell import Cell
 from cellstore.claiming import Claiming, Means, Result
 from cellstore.copies import Copies
 from cellstore.epochlog import EpochLog
+from cellstore.errors import DiskFull
 from cellstore.index import RunIndex
 from cellstore.objects import StoreFault
 from cellstore.operations import Operation
@@ -112,7 +113,11 @@ class Claims:
             elif not self.draining:
                 self._left(name)
             return
-        await self._copies.offload(self._copies.retire, name, term, tenure.dirty)
+        try:
+            await self._copies.offload(self._copies.retire, name, term, tenure.dirty)
+        except DiskFull as fault:
+            # The next request for the cell, or the next start, tries it again.
+            log.error("copy not moved away", cell=name, term=term, why=fault.message)  # noqa: TRY400
 
     def _log(self, name: str) -> EpochLog:
         epochs = self._logs.pop(name, None)

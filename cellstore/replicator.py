@@ -1,9 +1,9 @@
 """When each open cell's tenure syncs, renews and collects: many at once, the nearest lease first.
 
 The cells of a node share a bounded number of slots. Where the bucket is slower than the load, or
-the loop is, the cadence stretches; a lease that is about to run out always comes before a sync that
-is only due. Syncs are started one after the other, spread over the time until the next look: a
-burst of them would keep requests waiting.
+the loop is, the cadence stretches. A lease that can still be kept comes first, then cells that
+somebody waits for, then those that were not synced for longest. Syncs are started one after the
+other, spread over the time until the next look: a burst of them would keep requests waiting.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import Any
 
 import structlog
 
-from cellstore.clock import Clock, Reading
+from cellstore.clock import Clock
 from cellstore.errors import CellstoreError
 from cellstore.objects import StoreFault
-from cellstore.ownership import MARGIN, Lease
-from cellstore.tenure import RENEW_AT_ONCE, Tenure
+from cellstore.ownership import MARGIN
+from cellstore.tenure import RENEW_AT_ONCE, RENEW_BELOW, Tenure
 
 log = structlog.get_logger("cellstore.replicator")
 
 # Syncs on their way at once, as many renewals beside them, and deletions.
 SLOTS = 64
 _COLLECTIONS = 4
+
+# How long a sync that somebody waits for is put off for others to share it.
+_GATHER_SECS = 0.001
 
 # How often to look for something to delete.
 _COLLECT_SECS = 1.0
@@ -51,7 +54,9 @@ class Replicator:
         self._renewing: dict[Tenure, asyncio.Task[bool]] = {}
         self._collecting: dict[Tenure, asyncio.Task[bool]] = {}
         self._urged: set[Tenure] = set()
-        # Those that are due, the nearest lease last.
+        # Those whose last sync failed: their leases are renewed apart from it.
+        self._failing: set[Tenure] = set()
+        # Those that are due, the first last.
         self._queue: list[Tenure] = []
         self._wake = asyncio.Event()
         self._collect_at = 0.0
@@ -75,6 +80,7 @@ class Replicator:
         if self._tenures.get(tenure.name) is tenure:
             del self._tenures[tenure.name]
         self._urged.discard(tenure)
+        self._failing.discard(tenure)
         while tasks := self._tasks(tenure):
             if tenure.over and not tenure.appending:
                 # What it reads or uploads is of no use any more.
@@ -97,7 +103,7 @@ class Replicator:
             self._urged.add(tenure)
         elif self._tenures.get(tenure.name) is tenure:
             if len(self._syncing) < SLOTS:
-                self._start(self._syncing, tenure, tenure.sync())
+                self._start(self._syncing, tenure, _gathered(tenure))
             else:
                 self._urged.add(tenure)
 
@@ -105,7 +111,7 @@ class Replicator:
         """Look for what is due. To be called every `tick_secs`."""
         now, reading = self._clock.monotonic(), self._clock.reading()
         used = 0
-        queue: list[tuple[float, int, Tenure]] = []
+        queue: list[tuple[int, float, int, Tenure]] = []
         late: list[tuple[float, int, Tenure]] = []
         for tenure in self._tenures.values():
             active = tenure.touched or tenure.dirty
@@ -115,7 +121,10 @@ class Replicator:
             if tenure not in self._syncing and (
                 tenure in self._urged or tenure.due(now, reading, self._sync_secs)
             ):
-                queue.append((_turn(tenure.lease, reading), len(queue), tenure))
+                # One whose lease is over is lost already: keeping another costs half as much.
+                endangered = MARGIN < tenure.lease.left(reading) / tenure.lease.ttl < RENEW_BELOW
+                order = 0 if endangered else 1 if tenure in self._urged else 2
+                queue.append((order, tenure.synced_at, len(queue), tenure))
             if (
                 # Whatever keeps it from syncing, be it a long upload, others before it or a fault.
                 tenure.wants_renewal(reading, RENEW_AT_ONCE)
@@ -124,10 +133,14 @@ class Replicator:
                 and tenure not in self._renewing
             ):
                 late.append((tenure.lease.left(reading), len(late), tenure))
-        for _, _, tenure in sorted(late)[: SLOTS - len(self._renewing)]:
-            self._start(self._renewing, tenure, tenure.renew())
+        for _, _, tenure in sorted(late)[: 2 * SLOTS - len(self._renewing) - len(self._syncing)]:
+            if tenure.dirty and tenure not in self._syncing and tenure not in self._failing:
+                # The same request with its changes in it.
+                self._start(self._syncing, tenure, tenure.sync())
+            else:
+                self._start(self._renewing, tenure, tenure.renew())
         queue.sort(reverse=True)
-        self._queue = [tenure for _, _, tenure in queue]
+        self._queue = [tenure for *_, tenure in queue]
         self._spread = self.tick_secs / max(1, len(queue))
         self._longest = self._ttl * _RENEW_WITHIN / max(1, used)
         if queue:
@@ -182,6 +195,10 @@ class Replicator:
         del group[tenure]
         if group is not self._syncing or task.cancelled():
             return
+        if task.result() or tenure.over:
+            self._failing.discard(tenure)
+        else:
+            self._failing.add(tenure)
         if task.result() and tenure in self._urged and not tenure.over:
             # Somebody came while it was under way. After a failure the next tick is soon enough.
             self.urge(tenure)
@@ -201,14 +218,10 @@ class Replicator:
             await asyncio.sleep(0)
 
 
-def _turn(lease: Lease, now: Reading) -> float:
-    """Where a lease stands in the queue, the first lowest.
-
-    The nearest to its end comes first. One that is over comes later: it is lost already, and
-    claiming it again costs twice what keeping another does.
-    """
-    left = lease.left(now)
-    return left if left > lease.ttl * MARGIN else left + lease.ttl
+async def _gathered(tenure: Tenure) -> None:
+    """Sync a tenure for those who came in one go, not for the first of them alone."""
+    await asyncio.sleep(_GATHER_SECS)
+    await tenure.sync()
 
 
 _FAILED = ("cell not replicated", "superseded objects not deleted")
