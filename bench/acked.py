@@ -53,7 +53,7 @@ def acked(bench: Bench) -> Iterator[Figure]:
         bound = 1.3 if count == 1 else 2.5
         middle = {OURS: [median(some) for some in shares[count]]}
         yield Figure(_NAME, f"{name}, p50", "trips", middle, Limit(bound))
-        p99 = {OURS: [quantiles(some, n=100)[98] for some in shares[count]]}
+        p99 = {OURS: [quantiles(some, n=100, method="inclusive")[98] for some in shares[count]]}
         yield Figure(_NAME, f"{name}, p99", "trips", p99)
         worst = {OURS: [max(some) for some in shares[count]]}
         yield Figure(_NAME, f"{name}, worst", "trips", worst)

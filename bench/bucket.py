@@ -113,7 +113,9 @@ class Bucket:
 def bucket(bench: Bench, delay_ms: float = 0.0) -> Iterator[Bucket]:
     """A bucket `delay_ms` away. Raises RuntimeError where its server is not there."""
     if not versitygw.binary().exists():
-        raise RuntimeError(f"no S3 server at {versitygw.binary()}: `make test` builds it, with go")
+        raise RuntimeError(
+            f"no S3 server at {versitygw.binary()}: `make interop` builds it, with go"
+        )
     folder = bench.fresh("bucket")
     with versitygw.versitygw(folder) as gateway:
         log = folder.with_name(folder.name + "-proxy.log")

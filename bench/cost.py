@@ -24,7 +24,7 @@ _RATE = 50
 _CADENCE = 2
 _OPTIONS = ("--sync-secs", str(_CADENCE))
 _RECORDS = 1000
-# Small changes lie in records, which are superseded when they are merged, after two minutes or so at
+# Small changes lie in records, which are superseded when they are merged, after some two minutes at
 # this pace, and deleted up to two minutes later: this takes in both.
 _LONG_SECS = 270
 _SEED = 7

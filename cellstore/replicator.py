@@ -133,7 +133,8 @@ class Replicator:
                 and tenure not in self._renewing
             ):
                 late.append((tenure.lease.left(reading), len(late), tenure))
-        for _, _, tenure in sorted(late)[: 2 * SLOTS - len(self._renewing) - len(self._syncing)]:
+        free = max(0, 2 * SLOTS - len(self._renewing) - len(self._syncing))
+        for _, _, tenure in sorted(late)[:free]:
             if tenure.dirty and tenure not in self._syncing and tenure not in self._failing:
                 # The same request with its changes in it.
                 self._start(self._syncing, tenure, tenure.sync())

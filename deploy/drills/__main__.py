@@ -9,13 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deploy.drills import chaos, load, outage, takeover, term, writers
+from deploy.drills import chaos, load, outage, rolling, takeover, term, writers
 from deploy.drills.broken import FAULTS
 from deploy.drills.drill import Drill, Options
 from deploy.drills.nodes import DrillFailed, wall
 
 DRILLS: dict[str, Drill] = {
     "chaos": chaos.drill,
+    "rolling": rolling.drill,
     "term": term.drill,
     "takeover": takeover.drill,
     "writers": writers.drill,

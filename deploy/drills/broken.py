@@ -6,25 +6,43 @@ A drill that passes with one of these proves nothing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from cellstore.cli import main
+from cellstore.directory import DataDirectory
 from cellstore.tenure import Tenure
 
-FAULTS = {"fence": "an owner goes on serving when its lease has run out"}
+
+def _replace(owner: type, name: str, method: Callable[..., object]) -> None:
+    setattr(owner, name, method)
 
 
 def break_fence() -> None:
-    """Let every owner believe that its lease holds for ever."""
+    """An owner goes on serving when its lease has run out."""
+    _replace(Tenure, "holds", lambda tenure: not tenure.over)
 
-    def holds(self: Tenure) -> bool:
-        return not self.over
 
-    Tenure.holds = holds  # type: ignore[method-assign]
+def answer_early() -> None:
+    """Under --ack bucket a write is acknowledged before it is in the bucket."""
+    _replace(Tenure, "answers", lambda tenure, _: tenure.holds())
+
+
+def forget_dirt() -> None:
+    """A restarted node does not know what it left unpublished."""
+    _replace(DataDirectory, "marks", lambda _: [])
+    _replace(DataDirectory, "marked", lambda *_: False)
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "fence": break_fence,
+    "early": answer_early,
+    "forget": forget_dirt,
+}
 
 
 if __name__ == "__main__":
     fault = sys.argv.pop(1)
-    if fault != "fence":
-        raise SystemExit(f"no such fault: {fault}; there is {', '.join(FAULTS)}")
-    break_fence()
+    if fault not in FAULTS:
+        raise SystemExit(f"no such fault: {fault}; there are {', '.join(FAULTS)}")
+    FAULTS[fault]()
     main()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
+from tests.fakes.bucket import Mutation
 from tests.simulation.profiles import Profile
 from tests.simulation.world import Seat, World
 
@@ -62,6 +64,56 @@ class Director:
         life, secs = seat.process.life, self._secs()
         life.fuse = self._steps()
         life.burn = lambda: self._world.pause(life, secs)
+
+    def _write_pause(self, seat: Seat, process: object) -> None:
+        """The process stops between a commit and its answer, for longer than its lease."""
+        assert seat.process is not None
+        victim = seat.process
+        secs = self._world.knobs.ttl * self._rng.uniform(0.8, 3.0) + 1.5
+        victim.write_fuse = self._rng.randint(1, 4)
+        victim.burn_write = lambda: self._world.pause(victim.life, secs)
+
+    def _write_kill(self, seat: Seat, process: object) -> None:
+        """The process dies in the midst of a transaction."""
+        assert seat.process is not None
+        victim = seat.process
+        victim.write_fuse = self._rng.randint(1, 4)
+        victim.burn_write = lambda: self._world.end(victim)
+
+    def _record_cut(self, seat: Seat, process: object) -> None:
+        """A record lands, and then nothing gets through for longer than a lease."""
+        secs = self._world.knobs.ttl * self._rng.uniform(1.0, 3.0) + 1.5
+
+        def cut() -> None:
+            self._world.history.note("cut off", seat.node, round(secs, 3))
+            seat.faults.partitioned = True
+            self._world.loop.later(secs, lambda: self._world.calm(seat))
+
+        self._at_record(seat, cut)
+
+    def _record_kill(self, seat: Seat, process: object) -> None:
+        """A record lands, and its process dies before it hears of it."""
+        assert seat.process is not None
+        victim = seat.process
+        self._at_record(seat, lambda: self._world.end(victim))
+
+    def _at_record(self, seat: Seat, work: Callable[[], None]) -> None:
+        """Do something when one of the next records of a node lands."""
+        hooks, holder = self._world.bucket.hooks, seat.process
+        nonces, left = self._world.history.nonces, self._rng.randint(1, 3)
+
+        def look(mutation: Mutation) -> None:
+            nonlocal left
+            if mutation.data is None or "/meta/" not in mutation.key:
+                return
+            if nonces.get(json.loads(mutation.data)["nonce"]) is holder:
+                left -= 1
+                if left == 0:
+                    hooks.remove(look)
+                    if not self._world.healing:
+                        work()
+
+        hooks.append(look)
 
     def _steps(self) -> int:
         return round(2 ** self._rng.uniform(0, 9))

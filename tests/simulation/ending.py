@@ -26,7 +26,7 @@ async def come_to_rest(world: World, client: Client, cells: list[str], *, quiet:
     for disk in world.disks:
         disk.full = False
     for process in world.processes:
-        process.life.fuse = process.file_fuse = None
+        process.life.fuse = process.file_fuse = process.write_fuse = None
         if process.life.stopped:
             process.life.go_on()
         if world.seat_of(process) is None and not process.life.dead:

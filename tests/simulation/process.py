@@ -91,6 +91,9 @@ class Process:
         self.ended: asyncio.Future[None] = loop.create_future()
         # Counts down with each sync of a file or folder; the process dies at 0.
         self.file_fuse: int | None = None
+        # Counts down with each write that is executed; something is done at 0.
+        self.write_fuse: int | None = None
+        self.burn_write: Callable[[], object] = lambda: None
         self.die: Callable[[], None] = lambda: None
         self._knobs = knobs
         self._history = history
@@ -221,7 +224,7 @@ class Process:
 
     async def _answer(self, attempt: Attempt) -> Reply:
         history = self._history
-        operation: Any = Traced(attempt, history, self.directory.check_statement)
+        operation: Any = Traced(attempt, history, self._about_to_write)
         try:
             outcome = await self.node.perform(attempt.cell, operation)
         except OwnedElsewhere as fault:
@@ -240,6 +243,14 @@ class Process:
         if not self.life.dead:
             history.answer(attempt)
         return Reply("done", outcome)
+
+    def _about_to_write(self) -> None:
+        self.directory.check_statement()
+        if self.write_fuse is not None:
+            self.write_fuse -= 1
+            if self.write_fuse <= 0:
+                self.write_fuse = None
+                self.burn_write()
 
     # The end
 

@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cellstore import epochlog, lineage, ownership, shipping
+from cellstore.alone import PENDING
 from cellstore.cell import Cell
 from cellstore.claiming import Claiming
 from cellstore.claims import Claims
 from cellstore.copies import Copies
 from cellstore.directory import DataDirectory
-from cellstore.epochlog import EpochLog
+from cellstore.epochlog import EpochLog, Won
 from cellstore.epochs import EpochRecord, decode, meta_key
 from cellstore.errors import CellBroken
 from cellstore.node import Node
-from cellstore.objects import Outcome
+from cellstore.objects import Outcome, StoreFault
 from cellstore.ownership import Copy, Lease, Restore, Seen, Step, lease_from
+from cellstore.restoring import Gone
 from cellstore.tenure import Tenure
 from tests.simulation import history
 from tests.simulation.world import patched
@@ -121,10 +123,23 @@ def _forget_what_is_dirty() -> Patches:
 
 
 def _claim_what_was_not_restored() -> Patches:
-    def broken(self: Claiming, record: EpochRecord, seen: Seen) -> bool:
-        return seen.record is not None and ownership.claim(seen, None, self._me) == Restore()
+    async def broken(self: Claiming, seen: Seen, wait: float) -> Any:
+        assert seen.record is not None
+        try:
+            staging = await self._means.restorer.restore(seen.record)
+        except (Gone, StoreFault):
+            self._seen = None
+            return None
+        while True:
+            while ownership.claim(seen, None, self._me) != Restore():
+                await asyncio.sleep(0.25)
+                seen = await self._look()
+            won = await self._epochs.append(self._follow(seen, seen.top + 1), None)
+            if isinstance(won, Won):
+                return await self._settle_in(staging, won), PENDING
+            seen = won.seen
 
-    return [(Claiming, "_still", broken)]
+    return [(Claiming, "_restore", broken)]
 
 
 def _no_list_after_a_claim() -> Patches:
@@ -294,12 +309,12 @@ VARIANTS = {
     variant.name: variant
     for variant in (
         Variant("renew-by-overwrite", "pauses", _renew_by_overwrite),
-        Variant("no-check-after-commit", "pauses", _no_check_after_commit),
+        Variant("no-check-after-commit", "commits", _no_check_after_commit),
         Variant("delete-before-the-pointer", "network", _delete_before_the_pointer),
         Variant("trust-unknown", "network", _trust_unknown),
         Variant("win-by-reading", "restarts", _win_by_reading),
         Variant("forget-dirty", "restarts", _forget_what_is_dirty),
-        Variant("claim-before-restore", "stops", _claim_what_was_not_restored),
+        Variant("claim-before-restore", "mixed", _claim_what_was_not_restored),
         Variant("no-list-after-claim", "mixed", _no_list_after_a_claim),
         Variant("serve-after-release", "stops", _serve_after_the_release),
         Variant("release-before-quiet", "stops", _release_before_quiet),
