@@ -266,3 +266,16 @@ async def test_local_entries_move_to_the_bucket(tmp_path: Path) -> None:
     assert kept.data == b"there before"
     assert copies.terms == {}
     directory.release()
+
+
+async def test_twenty_thousand_runs_are_listed_from_memory(tmp_path: Path) -> None:
+    bucket = fake_bucket()
+    names = [f"run-{number:05}" for number in range(20_000)]
+    for name in names:
+        bucket.put(f"cells/{name}/meta/00000000000000000001.json", b"{}")
+    async with member(tmp_path / "one", bucket) as one:
+        listed = one.client.calls["folders"]
+        await one.node.perform("a-new-one", Append(Record(1, b"{}")))
+        assert one.runs.all() == ["a-new-one", *names]
+        # Nobody asked the bucket again for it.
+        assert one.client.calls["folders"] == listed
