@@ -52,6 +52,7 @@ class Means:
     terms: Terms
     runs: RunIndex
     draining: Callable[[], bool]
+    slots: asyncio.Semaphore
 
 
 class Claiming:
@@ -82,6 +83,12 @@ class Claiming:
 
     async def run(self) -> Result:
         """See Opener.bring_up. Raises OwnedElsewhere too."""
+        # In the order of coming: where many come at once, a claim that is won is served before its
+        # lease is old, instead of all of them at the end.
+        async with self._means.slots:
+            return await self._run()
+
+    async def _run(self) -> Result:
         self._seen = await self._remembered() or self._guess()
         try:
             while True:
@@ -133,7 +140,7 @@ class Claiming:
             case Restore(wait):
                 return await self._restore(seen, wait)
             case Wait(wait):
-                await asyncio.sleep(max(wait, _LOOK_PAUSE))
+                await self._sleep(max(wait, _LOOK_PAUSE))
                 self._seen = None
                 return None
             case Refuse(record):
@@ -143,6 +150,14 @@ class Claiming:
                     f"cell `{self._name}`: its copy on this disk was in the bucket, and its "
                     "records there are gone or older; restore them, or move the copy away"
                 )
+
+    async def _sleep(self, secs: float) -> None:
+        """Wait for a lease to run out, without keeping others from their claims."""
+        self._means.slots.release()
+        try:
+            await asyncio.sleep(secs)
+        finally:
+            await self._means.slots.acquire()
 
     # Looking
 
@@ -257,7 +272,7 @@ class Claiming:
         won: Won | Lost | None = None
         try:
             while wait > 0 and self._same(record, seen):
-                await asyncio.sleep(max(_LOOK_PAUSE, wait))
+                await self._sleep(max(_LOOK_PAUSE, wait))
                 seen = await self._look()
                 decision = ownership.claim(seen, None, self._me)
                 wait = decision.wait if isinstance(decision, Restore) else 0.0

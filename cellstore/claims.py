@@ -29,6 +29,9 @@ _LOGS = 4096
 
 _RELEASE_PAUSE = 0.25
 
+# Claims under way at once; further ones wait for their turn.
+_CLAIMS = 32
+
 
 class Claims:
     """See Opener."""
@@ -49,7 +52,14 @@ class Claims:
         self._left = left
         self._terms = terms
         self._means = Means(
-            copies, replicator, restorer, shipper, terms, runs, lambda: self.draining
+            copies,
+            replicator,
+            restorer,
+            shipper,
+            terms,
+            runs,
+            lambda: self.draining,
+            asyncio.Semaphore(_CLAIMS),
         )
         self._logs: OrderedDict[str, EpochLog] = OrderedDict()
         # Holds of cells that are being put down.
@@ -78,16 +88,17 @@ class Claims:
             del self.leaving[cell.name]
 
     async def _put_down(self, cell: Cell, tenure: Tenure) -> None:
-        if self.draining and not tenure.over:
-            # Those who still wait need syncs for their answers; and while the last changes are on
-            # their way the lease is renewed, as long as the replicator has it.
-            await cell.quiet()
-            await tenure.published()
-        await self._replicator.drop(tenure)
         try:
+            if self.draining and not tenure.over:
+                # Those who still wait need syncs for their answers; and while the last changes are
+                # on their way the lease is renewed, as long as the replicator has it.
+                await cell.quiet()
+                await tenure.published()
+            await self._replicator.drop(tenure)
             if self.draining and not tenure.over:
                 await self._release(tenure)
         finally:
+            # Also when it is broken off at the end of a stop: the cell's thread must end.
             try:
                 await cell.close()
             finally:

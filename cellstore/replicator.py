@@ -36,6 +36,9 @@ _COLLECT_SECS = 1.0
 # A start that comes later than it was asked for by more, in seconds, tells of a busy loop.
 _LATE = 0.005
 
+# Syncs started at once, at most, beside the one whose turn it is.
+_CATCH_UP = 15
+
 # Whatever the load, all leases that are used are renewed within this part of one.
 _RENEW_WITHIN = 0.5
 
@@ -62,7 +65,7 @@ class Replicator:
         self._collect_at = 0.0
         # Seconds between two starts while all is well, and the most there may ever be.
         self._spread = 0.0
-        self._longest = 0.0
+        self._longest = 1.0
         # How much longer the loop's load has made them.
         self._stretch = 1.0
 
@@ -159,21 +162,29 @@ class Replicator:
 
     async def pace(self) -> None:
         """Start what is due, one after the other, until cancelled."""
+        before = self._clock.monotonic()
         while True:
             if not self._queue or len(self._syncing) >= SLOTS:
                 self._wake.clear()
                 await self._wake.wait()
-                continue
-            tenure = self._queue.pop()
-            if tenure in self._syncing or self._tenures.get(tenure.name) is not tenure:
-                continue
-            self._start(self._syncing, tenure, tenure.sync())
-            pause = min(self._spread * self._stretch, self._longest)
+                before = self._clock.monotonic()
+            # A busy loop comes back late: what must have been started by now is, in one go.
+            elapsed = self._clock.monotonic() - before
+            for _ in range(1 + min(_CATCH_UP, int(elapsed / self._longest))):
+                self._start_next()
             before = self._clock.monotonic()
+            pause = min(self._spread * self._stretch, self._longest)
             await asyncio.sleep(pause)
             late = self._clock.monotonic() - before - pause
             self._stretch = self._stretch * 1.5 if late > _LATE else max(1.0, self._stretch * 0.9)
             self._stretch = min(self._stretch, max(1.0, self._longest / self._spread))
+
+    def _start_next(self) -> None:
+        while self._queue and len(self._syncing) < SLOTS:
+            tenure = self._queue.pop()
+            if tenure not in self._syncing and self._tenures.get(tenure.name) is tenure:
+                self._start(self._syncing, tenure, tenure.sync())
+                return
 
     def _start(
         self,
