@@ -51,6 +51,7 @@ class Claims:
         # Told of each cell that is closed with writes that are not in the bucket.
         self._left = left
         self._terms = terms
+        slots = asyncio.Semaphore(_CLAIMS)
         self._means = Means(
             copies,
             replicator,
@@ -59,7 +60,7 @@ class Claims:
             terms,
             runs,
             lambda: self.draining,
-            asyncio.Semaphore(_CLAIMS),
+            slots,
         )
         self._logs: OrderedDict[str, EpochLog] = OrderedDict()
         # Holds of cells that are being put down.

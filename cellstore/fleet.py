@@ -72,7 +72,9 @@ class Fleet:
         self._alarm = alarm
         # Bytes that the copies may take together; those of cells in use are never taken away.
         self._max_disk = max_disk
-        self.replicator = Replicator(clock, sync_secs, me.ttl)
+        directory, offload = copies.directory, copies.offload
+        shipper = Shipper(directory, store, offload, fresh)
+        self.replicator = Replicator(clock, sync_secs, me.ttl, shipper.uploading)
         self._terms = Terms(
             me=me,
             store=store,
@@ -85,12 +87,11 @@ class Fleet:
             fenced=self._fenced,
             mark=self._mark,
         )
-        directory, offload = copies.directory, copies.offload
         self.claims = Claims(
             copies,
             self.replicator,
             Restorer(directory, store, offload),
-            Shipper(directory, store, offload, fresh),
+            shipper,
             self._terms,
             runs,
             self._leave,

@@ -9,7 +9,7 @@ other, spread over the time until the next look: a burst of them would keep requ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -44,10 +44,13 @@ _RENEW_WITHIN = 0.5
 
 
 class Replicator:
-    """Replicates the tenures that were added."""
+    """Replicates the tenures that were added. `uploading` tells how many upload something large."""
 
-    def __init__(self, clock: Clock, sync_secs: float, ttl: float) -> None:
+    def __init__(
+        self, clock: Clock, sync_secs: float, ttl: float, uploading: Callable[[], int]
+    ) -> None:
         self._clock = clock
+        self._uploading = uploading
         self._sync_secs = sync_secs
         self._ttl = ttl
         # How often to look for what is due.
@@ -96,6 +99,10 @@ class Replicator:
         """Whether anything of it is under way."""
         return bool(self._tasks(tenure))
 
+    def _has_slot(self) -> bool:
+        """Whether one more sync may start. Those that wait for large uploads hold no slot."""
+        return len(self._syncing) - self._uploading() < SLOTS
+
     def _tasks(self, tenure: Tenure) -> list[asyncio.Task[bool]]:
         groups = (self._syncing, self._renewing, self._collecting)
         return [group[tenure] for group in groups if tenure in group]
@@ -105,7 +112,7 @@ class Replicator:
         if tenure in self._syncing:
             self._urged.add(tenure)
         elif self._tenures.get(tenure.name) is tenure:
-            if len(self._syncing) < SLOTS:
+            if self._has_slot():
                 self._start(self._syncing, tenure, _gathered(tenure))
             else:
                 self._urged.add(tenure)
@@ -136,9 +143,9 @@ class Replicator:
                 and tenure not in self._renewing
             ):
                 late.append((tenure.lease.left(reading), len(late), tenure))
-        free = max(0, 2 * SLOTS - len(self._renewing) - len(self._syncing))
-        for _, _, tenure in sorted(late)[:free]:
-            if tenure.dirty and tenure not in self._syncing and tenure not in self._failing:
+        for _, _, tenure in sorted(late)[: SLOTS - len(self._renewing)]:
+            ready = tenure not in self._syncing and tenure not in self._failing
+            if tenure.dirty and ready and self._has_slot():
                 # The same request with its changes in it.
                 self._start(self._syncing, tenure, tenure.sync())
             else:
@@ -164,7 +171,7 @@ class Replicator:
         """Start what is due, one after the other, until cancelled."""
         before = self._clock.monotonic()
         while True:
-            if not self._queue or len(self._syncing) >= SLOTS:
+            if not self._queue or not self._has_slot():
                 self._wake.clear()
                 await self._wake.wait()
                 before = self._clock.monotonic()
@@ -180,7 +187,7 @@ class Replicator:
             self._stretch = min(self._stretch, max(1.0, self._longest / self._spread))
 
     def _start_next(self) -> None:
-        while self._queue and len(self._syncing) < SLOTS:
+        while self._queue and self._has_slot():
             tenure = self._queue.pop()
             if tenure not in self._syncing and self._tenures.get(tenure.name) is tenure:
                 self._start(self._syncing, tenure, tenure.sync())

@@ -95,6 +95,11 @@ class Shipper:
         self._fresh = fresh
         self._uploads = asyncio.Semaphore(_UPLOADS)
         self._strays: dict[str, set[str]] = {}
+        self._uploading = 0
+
+    def uploading(self) -> int:
+        """How many cells upload, or wait to upload, something that fits in no record."""
+        return self._uploading
 
     def strays(self, cell: str) -> frozenset[str]:
         """The uploads of a cell that failed since this was last asked; they may be there."""
@@ -201,6 +206,7 @@ class Shipper:
             packed = Packed(len(data), hashlib.sha256(data).hexdigest())
         kind = "db" if isinstance(plan, lineage.Fold) else "seg"
         key = state_key(cell, kind, end, self._fresh(), packed.sha256)
+        self._uploading += 1
         try:
             async with self._uploads:
                 await self._store.put(key, data)
@@ -208,6 +214,8 @@ class Shipper:
             # It may be there all the same, or come later.
             self._strays.setdefault(cell, set()).add(key)
             raise
+        finally:
+            self._uploading -= 1
         return Shipment(plan, end, packed, None, key)
 
 
