@@ -33,6 +33,9 @@ log = structlog.get_logger("cellstore.epochlog")
 # Restores that began before a record was superseded are given this long to read what it listed.
 KEEP_SECS = 60.0
 
+# A cell that is left alone keeps at most so many superseded objects in the bucket.
+_CLUTTER = 16
+
 _FIRST_PAUSE = 0.05
 _LAST_PAUSE = 2.0
 
@@ -125,6 +128,11 @@ class EpochLog:
         """Note what `newest`, which is settled, no longer lists of what `previous` did."""
         due = self._clock.monotonic() + KEEP_SECS
         self.garbage.append((due, lineage.garbage(previous, newest)))
+
+    @property
+    def cluttered(self) -> bool:
+        """Whether enough is to be deleted that it should not be left lying there."""
+        return sum(len(keys) for _, keys in self.garbage) > _CLUTTER
 
     def give_up(self, keys: Iterable[str]) -> None:
         """Note uploads that no record lists, nor ever will."""

@@ -124,7 +124,7 @@ class Replicator:
         queue: list[tuple[int, float, int, Tenure]] = []
         late: list[tuple[float, int, Tenure]] = []
         for tenure in self._tenures.values():
-            active = tenure.touched or tenure.dirty
+            active = tenure.used
             used += active
             if not active and tenure not in self._urged:
                 continue

@@ -106,6 +106,12 @@ class Tenure:
         return not self.over and (self.dirty or self.appending)
 
     @property
+    def used(self) -> bool:
+        """Whether the lease is worth keeping: for requests, for writes that are not in the bucket,
+        or to tidy up there, which is the owner's alone."""
+        return self.touched or self.dirty or self._epochs.cluttered
+
+    @property
     def over(self) -> bool:
         return self.released or self.lost_to is not None
 
@@ -223,7 +229,7 @@ class Tenure:
 
     def wants_renewal(self, reading: Reading, below: float = RENEW_BELOW) -> bool:
         """Whether the lease is used and less than that part of it is left."""
-        if not (self.touched or self.dirty):
+        if not self.used:
             return False
         return self.lease.left(reading) < self.lease.ttl * below
 

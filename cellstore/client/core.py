@@ -130,7 +130,8 @@ Plan: TypeAlias = Generator[Effect, Any, T]
 class Rules:
     """What holds for all requests of a client. Times are in seconds.
 
-    `now` never goes back, `wall` is the time of day, `jitter` is drawn from [0, 1).
+    `now` never goes back, `wall` is the time of day, `jitter` is drawn from [0, 1). `secret` is
+    kept out of messages, where a server repeats it.
     """
 
     base: Target
@@ -140,6 +141,12 @@ class Rules:
     now: Callable[[], float]
     wall: Callable[[], float]
     jitter: Callable[[], float]
+    secret: str | None = field(default=None, repr=False)
+
+    def quoted(self, said: bytes | str) -> str:
+        """What a server said, for a message."""
+        text = said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else said
+        return excerpt(text.replace(self.secret, "[token]") if self.secret else text, 200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,7 @@ def _attempt(rules: Rules, call: Call, end: float) -> Plan[Answer | Refusal]:
 def _once(rules: Rules, call: Call, server: Target, end: float) -> Plan[Answer | Refusal]:
     timeout = max(0.001, min(rules.timeout, end - rules.now()))
     result: Result = yield Send(call, server.url, timeout, end)
-    return judge(call, result, server.url)
+    return judge(rules, call, result, server.url)
 
 
 def follow(rules: Rules, call: Call, error: StoreError) -> Target | None:
@@ -201,7 +208,7 @@ def follow(rules: Rules, call: Call, error: StoreError) -> Target | None:
     return owner if any(pattern.allows(owner) for pattern in rules.allowed) else None
 
 
-def judge(call: Call, result: Result, server: str) -> Answer | Refusal:
+def judge(rules: Rules, call: Call, result: Result, server: str) -> Answer | Refusal:
     """What the result of one request means."""
     if isinstance(result, Unsent):
         error = Unavailable(f"{call.what}: no connection to {server}: {result.why}")
@@ -213,9 +220,9 @@ def judge(call: Call, result: Result, server: str) -> Answer | Refusal:
         return result
     said = f"{call.what}: {server} answers {result.status}"
     if result.status == 409:
-        return Refusal(_owned_elsewhere(said, result.body))
+        return Refusal(_owned_elsewhere(rules, said, result.body))
     if text := result.body.strip():
-        said = f"{said}: {excerpt(text, 200)}"
+        said = f"{said}: {rules.quoted(text)}"
     if result.status in _DEFINITE:
         return Refusal(_DEFINITE[result.status](said))
     if result.status < 500:
@@ -246,7 +253,7 @@ _DEFINITE: dict[int, type[StoreError]] = {
 }
 
 
-def _owned_elsewhere(said: str, body: bytes) -> OwnedElsewhere:
+def _owned_elsewhere(rules: Rules, said: str, body: bytes) -> OwnedElsewhere:
     try:
         told = json.loads(body)
     except (ValueError, RecursionError):
@@ -259,8 +266,8 @@ def _owned_elsewhere(said: str, body: bytes) -> OwnedElsewhere:
 
     owner, url, expires = text("owner") or "unknown", text("owner_url"), text("lease_expires_at")
     error = text("error") or "owned elsewhere"
-    where = f" at {excerpt(url)}" if url is not None else ""
-    message = f"{said}: {excerpt(error)}, by `{excerpt(owner)}`{where}"
+    where = f" at {rules.quoted(url)}" if url is not None else ""
+    message = f"{said}: {rules.quoted(error)}, by `{rules.quoted(owner)}`{where}"
     return OwnedElsewhere(message, owner, expires, url)
 
 

@@ -7,7 +7,6 @@ after a write whose outcome is not known, what is there tells who has it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -26,6 +25,8 @@ from cellstore.names import excerpt
 
 KEY = "lease.json"
 
+_LONGEST = 365 * 86_400
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -38,15 +39,13 @@ class Held:
 class Terms:
     """Of which run, for whom and for how long a lease is, and what is held of it."""
 
-    def __init__(
-        self, run: str, owner: str, ttl: float, wall: Callable[[], float]
-    ) -> None:
-        if not owner or not ttl > 0:
-            raise ValueError("a lease needs an owner and a ttl over 0 seconds")
+    def __init__(self, rules: Rules, run: str, owner: str, ttl: float) -> None:
+        if not owner or not 0 < ttl <= _LONGEST:
+            raise ValueError(f"a lease needs an owner and a ttl of 0 to {_LONGEST} seconds")
         self.run = run
         self.owner = owner
         self.ttl = ttl
-        self._wall = wall
+        self._rules = rules
         self._held: Held | None = None
 
     @property
@@ -57,7 +56,7 @@ class Terms:
     @property
     def remaining(self) -> float:
         """Seconds until it ends if it is not renewed; 0 when it is not held or is over."""
-        return 0.0 if self._held is None else max(0.0, self._held.expires_at - self._wall())
+        return 0.0 if self._held is None else max(0.0, self._held.expires_at - self._rules.wall())
 
     def __repr__(self) -> str:
         return f"<lease of run {self.run!r} for {self.owner!r}, {self.remaining:.1f} s left>"

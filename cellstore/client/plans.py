@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
-from urllib.parse import quote
+from typing import Any, Literal, NamedTuple
 
-from cellstore.client.core import Answer, Call, Pause, Plan, Repeats, Rules, exchange
-from cellstore.client.errors import BadRequest, NotFound, PreconditionFailed, StoreBroken
+from cellstore.client.core import Answer, Call, Pause, Plan, Repeats, Rules, T, exchange
+from cellstore.client.errors import NotFound, PreconditionFailed, StoreBroken
+from cellstore.client.spelling import (
+    Record,
+    check_request,
+    conditions_of,
+    entry_path,
+    entry_text,
+    record_text,
+    run_path,
+)
 from cellstore.conditions import digest
-from cellstore.names import excerpt, is_component
-
-# A record, or its JSON text as it is to be kept.
-Record: TypeAlias = Mapping[str, Any] | bytes | str
+from cellstore.names import excerpt
 
 _JSON = {"content-type": "application/json"}
 _BYTES = {"content-type": "application/octet-stream"}
@@ -37,8 +42,8 @@ def append(rules: Rules, run: str, record: Record, *, repeat: bool) -> Plan[None
         Call(
             f"append to run `{excerpt(run)}`",
             "POST",
-            _run(run, "records"),
-            _text(record, "record"),
+            run_path(run, "records"),
+            record_text(record),
             _JSON,
             Repeats.ALWAYS if repeat else Repeats.ANSWERED,
         ),
@@ -47,22 +52,22 @@ def append(rules: Rules, run: str, record: Record, *, repeat: bool) -> Plan[None
 
 def replace(rules: Rules, run: str, records: Iterable[Record]) -> Plan[None]:
     """Replace the whole journal."""
-    body = b"[%b]" % b",".join(_text(record, "record") for record in records)
+    body = b"[%b]" % b",".join(record_text(record) for record in records)
     what = f"replace the journal of run `{excerpt(run)}`"
-    path = _run(run, "records")
+    path = run_path(run, "records")
     yield from exchange(rules, Call(what, "PUT", path, body, _JSON, Repeats.ANSWERED))
 
 
 def journal(rules: Rules, run: str, *, streams: bool = False) -> Plan[Answer | None]:
     """Read the journal's text. None when the run is unknown or its journal is empty."""
     what = f"read the journal of run `{excerpt(run)}`"
-    call = Call(what, "GET", _run(run, "records"), expects=_ABSENT, streams=streams)
+    call = Call(what, "GET", run_path(run, "records"), expects=_ABSENT, streams=streams)
     answer = yield from exchange(rules, call)
     if answer.status != 404:
         return answer
     # Any other 404 is that of a server which does not know the path.
     if answer.body.strip() != b"no journal":
-        raise NotFound(f"{what}: {rules.base.url} is no run store: {excerpt(answer.body, 200)}")
+        raise NotFound(f"{what}: {rules.base.url} is no run store: {rules.quoted(answer.body)}")
     return None
 
 
@@ -84,13 +89,13 @@ def runs(rules: Rules) -> Plan[list[str]]:
 def blobs(rules: Rules, run: str) -> Plan[list[str]]:
     """List the keys of a run's blobs."""
     what = f"list the blobs of run `{excerpt(run)}`"
-    answer = yield from exchange(rules, Call(what, "GET", _run(run, "blobs")))
+    answer = yield from exchange(rules, Call(what, "GET", run_path(run, "blobs")))
     return _parsed("the list of blobs", answer, list)
 
 
 def get_blob(rules: Rules, run: str, key: str) -> Plan[Blob | None]:
     """Read a blob, None when there is none."""
-    call = Call(_blob("read", run, key), "GET", _run(run, "blobs", key), expects=_ABSENT)
+    call = Call(_blob("read", run, key), "GET", run_path(run, "blobs", key), expects=_ABSENT)
     answer = yield from exchange(rules, call)
     return None if answer.status == 404 else Blob(answer.body, digest(answer.body))
 
@@ -105,13 +110,13 @@ def put_blob(
     if_none_match: Literal["*"] | None,
 ) -> Plan[str]:
     """Write a blob; returns its tag."""
-    conditions = _conditions(if_match, if_none_match)
+    conditions = conditions_of(if_match, if_none_match)
     yield from exchange(
         rules,
         Call(
             _blob("write", run, key),
             "PUT",
-            _run(run, "blobs", key),
+            run_path(run, "blobs", key),
             data,
             _BYTES | conditions,
             Repeats.UNSENT if conditions else Repeats.ANSWERED,
@@ -122,30 +127,26 @@ def put_blob(
 
 def delete_blob(rules: Rules, run: str, key: str, *, if_match: str | None) -> Plan[None]:
     """Delete a blob, if there is one."""
-    conditions = _conditions(if_match, None)
+    conditions = conditions_of(if_match, None)
     yield from exchange(
         rules,
         Call(
             _blob("delete", run, key),
             "DELETE",
-            _run(run, "blobs", key),
+            run_path(run, "blobs", key),
             headers=conditions,
             repeats=Repeats.UNSENT if conditions else Repeats.ANSWERED,
         ),
     )
 
 
-def compare_and_swap(
-    rules: Rules, run: str, key: str, old: str | None, data: bytes
-) -> Plan[str]:
+def compare_and_swap(rules: Rules, run: str, key: str, old: str | None, data: bytes) -> Plan[str]:
     """Write a blob if its tag is still `old` (None: if there is none); returns the new tag."""
     absent: Literal["*"] | None = "*" if old is None else None
     return put_blob(rules, run, key, data, if_match=old, if_none_match=absent)
 
 
-def update(
-    rules: Rules, run: str, key: str, change: Callable[[bytes | None], bytes]
-) -> Plan[str]:
+def update(rules: Rules, run: str, key: str, change: Callable[[bytes | None], bytes]) -> Plan[str]:
     """Write what `change` makes of the blob, again from what is there if another was quicker."""
     end = rules.now() + rules.deadline
     while True:
@@ -179,23 +180,23 @@ def registry(rules: Rules) -> Plan[list[Any]]:
 
 def get_entry(rules: Rules, name: str) -> Plan[Any]:
     """Read a registry entry, None when there is none."""
-    what = f"read registry entry `{excerpt(name)}`"
-    answer = yield from exchange(rules, Call(what, "GET", _entry(name), expects=_ABSENT))
-    return None if answer.status == 404 else _parsed(what, answer, object)
+    entry = f"registry entry `{excerpt(name)}`"
+    call = Call(f"read {entry}", "GET", entry_path(name), expects=_ABSENT)
+    answer = yield from exchange(rules, call)
+    return None if answer.status == 404 else _parsed(entry, answer, object)
 
 
 def put_entry(rules: Rules, name: str, entry: object) -> Plan[None]:
     """Write a registry entry."""
-    what, body = f"write registry entry `{excerpt(name)}`", _text(entry, "registry entry")
-    yield from exchange(rules, Call(what, "PUT", _entry(name), body, _JSON, Repeats.ANSWERED))
+    what, body = f"write registry entry `{excerpt(name)}`", entry_text(entry)
+    yield from exchange(rules, Call(what, "PUT", entry_path(name), body, _JSON, Repeats.ANSWERED))
 
 
 def request(
     rules: Rules, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
 ) -> Plan[Answer]:
     """Send any other request. Only reads are repeated, unless it was never sent."""
-    if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
-        raise BadRequest(f"invalid path `{excerpt(path)}`: start it with / and percent-encode it")
+    check_request(method, path, headers)
     reads = method in ("GET", "HEAD")
     repeats = Repeats.ALWAYS if reads else Repeats.UNSENT
     what = f"{method} {excerpt(path)}"
@@ -210,79 +211,24 @@ def parse_record(run: str, text: bytes) -> Any:
         raise _not_json(f"the journal of run `{excerpt(run)}`", fault) from None
 
 
+def broke_off(run: str, why: str) -> str:
+    """The message for a journal that ended early."""
+    return f"the journal of run `{excerpt(run)}` breaks off: {why}; read it again"
+
+
 def _not_json(what: str, fault: Exception) -> StoreBroken:
     return StoreBroken(f"{what} is not the JSON of a run store: {fault}; look at what is stored")
 
 
-def _parsed(what: str, answer: Answer, kind: type[Any]) -> Any:
+def _parsed(what: str, answer: Answer, kind: type[T]) -> T:
     try:
         value = json.loads(answer.body)
         if not isinstance(value, kind):
-            raise ValueError(f"it is no {kind.__name__}")
-    except (ValueError, RecursionError) as fault:
+            raise TypeError(f"it is no {kind.__name__}")
+    except (ValueError, TypeError, RecursionError) as fault:
         raise _not_json(what, fault) from None
     return value
 
 
-def _text(value: object, what: str) -> bytes:
-    """The JSON text of a value; texts are sent as they are."""
-    if isinstance(value, bytes):
-        return value
-    try:
-        if isinstance(value, str) and what == "record":
-            return value.encode()
-        plain = dict(value) if isinstance(value, Mapping) else value
-        return json.dumps(
-            plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-        ).encode()
-    except (ValueError, RecursionError) as fault:
-        # Its text may be that of the record, of which messages hold nothing.
-        why = "NaN, an infinity, a lone surrogate, a cycle, or nesting without end"
-        raise BadRequest(f"invalid {what}: it is not JSON: {why}") from fault
-
-
-def _run(run: str, *rest: str) -> str:
-    return "/".join(["/runs", _component(run, "run id"), *map(_key, rest)])
-
-
-def _entry(name: str) -> str:
-    return f"/registry/{_component(name, 'registry name')}"
-
-
-def _component(value: str, what: str) -> str:
-    if not is_component(value.encode("utf-8", "surrogatepass")):
-        raise BadRequest(
-            f"invalid {what} `{excerpt(value)}`: use 1 to 200 of A-Z a-z 0-9 . _ @ - "
-            "and neither `.` nor `..`"
-        )
-    return value
-
-
-def _key(key: str) -> str:
-    if not key:
-        raise BadRequest("invalid blob key: it is empty")
-    try:
-        segments = quote(key).split("/")
-    except UnicodeEncodeError:
-        raise BadRequest(f"invalid blob key `{excerpt(key)}`: it is not UTF-8") from None
-    # Bare dots would be taken for a way up, and the path be shortened.
-    return "/".join(
-        segment.replace(".", "%2E") if segment in (".", "..") else segment for segment in segments
-    )
-
-
 def _blob(verb: str, run: str, key: str) -> str:
     return f"{verb} blob `{excerpt(key)}` of run `{excerpt(run)}`"
-
-
-def _conditions(if_match: str | None, if_none_match: Literal["*"] | None) -> dict[str, str]:
-    conditions: dict[str, str] = {}
-    if if_none_match is not None:
-        conditions["if-none-match"] = if_none_match
-    if if_match is not None:
-        if not if_match.isalnum() or not if_match.isascii():
-            raise BadRequest(
-                f"invalid tag `{excerpt(if_match)}`: give the hex SHA-256, without quotes"
-            )
-        conditions["if-match"] = f'"{if_match}"'
-    return conditions

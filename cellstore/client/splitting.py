@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 
 _WHITESPACE = b" \t\r\n"
-_OUTSIDE = re.compile(rb'["\[\]{},]')
+# Strings that end in the same piece are passed at once; a comma matters between elements only.
+_SHALLOW = re.compile(rb'"[^"\\]*"|["\[\]{},]')
+_DEEP = re.compile(rb'"[^"\\]*"|["\[\]{}]')
 _INSIDE = re.compile(rb'["\\]')
 
 
@@ -32,16 +34,16 @@ class Splitter:
             if self._in_string:
                 at = self._pass_string(data, at)
                 continue
-            found = _OUTSIDE.search(data, at)
             if self._depth == 0:
-                at = start = self._pass_outside(data, at, found)
+                at = start = self._pass_outside(data, at)
                 continue
+            found = (_SHALLOW if self._depth == 1 else _DEEP).search(data, at)
             if found is None:
                 break
             at = found.end()
             mark = found.group()
-            if mark == b'"':
-                self._in_string = True
+            if mark.startswith(b'"'):
+                self._in_string = len(mark) == 1
             elif mark in b"[{":
                 self._depth += 1
             elif mark in b"]}" and self._depth > 1:
@@ -72,16 +74,16 @@ class Splitter:
             self._escaped = True
         return found.end()
 
-    def _pass_outside(self, data: bytes, at: int, found: re.Match[bytes] | None) -> int:
+    def _pass_outside(self, data: bytes, at: int) -> int:
         """Pass what stands before or after the array; only whitespace may."""
-        opens = found is not None and found.group() == b"[" and not self._over
-        end = found.end() if found is not None and opens else len(data)
-        passed = data[at : end - 1] if opens else data[at:end]
-        if passed.strip(_WHITESPACE):
+        opening = -1 if self._over else data.find(b"[", at)
+        end = len(data) if opening < 0 else opening
+        if data[at:end].strip(_WHITESPACE):
             raise ValueError("it is not an array alone")
-        if opens:
-            self._depth = 1
-        return end
+        if opening < 0:
+            return end
+        self._depth = 1
+        return end + 1
 
     def _finished(self, mark: bytes) -> Iterator[bytes]:
         """The element before a comma or the closing bracket; an empty array has none."""

@@ -88,6 +88,4 @@ def _pattern(text: str) -> Pattern:
     scheme, host, port = found.groups(default="")
     number = None if port == "*" else int(port or 0)
     # What stands for `*` was checked to be part of a host when the URL was taken apart.
-    return Pattern(
-        scheme.lower(), re.compile(re.escape(host.lower()).replace(r"\*", ".*")), number
-    )
+    return Pattern(scheme.lower(), re.compile(re.escape(host.lower()).replace(r"\*", ".*")), number)
