@@ -25,9 +25,6 @@ COUNTER = "counter.json"
 # paused node costs them less of the drill's time.
 REAL_PATIENCE, PATIENCE = 30.0, 8.0
 
-# An appender replaces the journal with each so manieth record.
-COMPACTION = 60
-
 # What a client may be answered; anything else is a fault of the node.
 EXPECTED = {NO_ANSWER, 200, 404, 409, 412, 503}
 
@@ -161,10 +158,12 @@ class Appender(Party):
     """Appends records of ever new seqs, each until it is acknowledged.
 
     Some that were certainly not done it gives up, and goes on with the next seq: those must never
-    appear. Now and then it replaces the journal by all that was acknowledged and one record more.
+    appear.
     """
 
     bulk = 8
+    # With each so manieth record it replaces the journal by all that was acknowledged and that one.
+    compaction = 10**9
     _seq = 0
 
     def __init__(self, name: str, run: str, courier: Courier, rng: Random, pace: float) -> None:
@@ -176,7 +175,7 @@ class Appender(Party):
         data = self._rng.randbytes(self.bulk).hex()
         text = json.dumps({"seq": self._seq, "by": self.client, "data": data})
         request = ("POST", f"{self._run_path}/records", text)
-        if self._seq % COMPACTION == 0:
+        if self._seq % self.compaction == 0:
             whole = f"[{', '.join([*self._journal, text])}]"
             request = ("PUT", f"{self._run_path}/records", whole)
         certain = True
@@ -196,6 +195,12 @@ class BulkyAppender(Appender):
     """An appender of records that make segments and snapshots of their own."""
 
     bulk = 4096
+
+
+class CompactingAppender(Appender):
+    """An appender that replaces its journal now and then, and so brings back what was lost."""
+
+    compaction = 40
 
 
 class Swapper(Party):
@@ -258,7 +263,7 @@ def crowd(
         parties.append(kind(name, run, courier, own, pace * slowness))
 
     for number, run in enumerate(runs):
-        add(BulkyAppender if number % 3 == 1 else Appender, run, number)
+        add((Appender, BulkyAppender, CompactingAppender)[number % 3], run, number)
         if number % 3 == 0:
             add(Swapper, run, number)
             add(Swapper, run, number + 1)

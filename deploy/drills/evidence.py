@@ -79,7 +79,7 @@ def compare(
         ack_bucket=terms.ack_bucket,
         max_lag=terms.max_lag,
     )
-    _report(entries, verdict)
+    _report(entries, verdict, troubles)
     say(f"cells owned now: {owners(fleet.nodes)}")
     require(verdict.faults)
 
@@ -144,14 +144,16 @@ def _orphans(nodes: Sequence[LocalNode]) -> list[Orphan]:
     for node in nodes:
         for path in node.orphans():
             cell, term = path.name.split(".")[:2]
-            records = dict(in_orphan(path, "SELECT seq, CAST(data AS TEXT) FROM records"))
+            hint = json.loads((path / "epoch.json").read_bytes())
+            query = "SELECT seq, CAST(data AS TEXT) FROM records WHERE rev > ?"
+            records = dict(in_orphan(path, query, hint["rev"]))
             values = in_orphan(path, "SELECT data FROM blobs WHERE key = ?", COUNTER)
             value = values[0][0].decode() if values else None
             found.append(Orphan(node.name, cell, int(term), records, value))
     return found
 
 
-def _report(entries: Sequence[Entry], verdict: Verdict) -> None:
+def _report(entries: Sequence[Entry], verdict: Verdict, troubles: Sequence[Trouble]) -> None:
     appends = [entry for entry in entries if entry.what == APPEND]
     by_run: dict[str, list[Entry]] = defaultdict(list)
     for entry in appends:
@@ -170,6 +172,15 @@ def _report(entries: Sequence[Entry], verdict: Verdict) -> None:
     longest = ", ".join(f"{run} {length:.1f} s" for (length, _), run in worst[:4])
     typical = median(length for (length, _), _ in worst)
     say(f"longest time without a write: {longest}; the median run's {typical:.1f} s")
+    (length, since), run = worst[0]
+    meanwhile = ", ".join(
+        f"{trouble.node} {trouble.kind} {trouble.began - since:+.1f} to "
+        f"{trouble.ended - since:+.1f}"
+        for trouble in troubles
+        if trouble.began < since + length and trouble.ended > since
+    )
+    if meanwhile:
+        say(f"while {run} waited {length:.1f} s, in seconds from its last write: {meanwhile}")
     if verdict.lost:
         runs = sorted({entry.run for entry in verdict.lost})
         say(

@@ -10,6 +10,8 @@ from deploy.drills.drill import Options, require, say
 from deploy.drills.evidence import BOOKS, Terms, await_published, compare, writing
 from deploy.drills.ledger import APPEND, Entry, read_books
 from deploy.drills.nodes import Fleet, local_fleet, status, wall
+from tests.support.client import Client, record
+from tests.support.processes import wait_for
 
 DOWN = 30.0
 MAX_LAG = 5.0
@@ -21,6 +23,7 @@ def drill(options: Options) -> None:
     faults: list[str] = []
     for lease in (60.0, 5.0):
         faults += _down(options, lease)
+    faults += _stopped(options)
     for ack in options.acks:
         for name, trouble in (
             ("a tenth of all answers is lost", {"lose_answer": 0.1}),
@@ -50,6 +53,44 @@ def _down(options: Options, lease: float) -> list[str]:
         say(f"all in the bucket {published:.1f} s after the last write")
         compare(fleet, RUNS, Terms(ack_bucket=False, max_lag=lag))
         return _trouble(fleet, down, up, lag, lease)
+
+
+def _stopped(options: Options) -> list[str]:
+    """A node is told to stop while the bucket is down; its next start publishes what it left."""
+    say("a node is told to stop while the bucket is down")
+    with local_fleet(options.place("stopped"), 2, ["--lease-secs", "10"]) as fleet:
+        fleet.start()
+        node, other = fleet.nodes
+        with Client(node.url) as client:
+            for run in RUNS:
+                client.post(f"/runs/{run}/records", record(1))
+            await_published([node])
+            fleet.server.kill()
+            codes = [client.post(f"/runs/{run}/records", record(2)).status for run in RUNS]
+        began = wall()
+        code = node.stop()
+        seconds = wall() - began
+        told = [event for event in node.events() if event["event"].startswith("not all was pub")]
+        say(
+            f"writes while it was down were answered {sorted(set(codes))}; stopped after "
+            f"{seconds:.1f} s, exit status {code}, and named {[each['cells'] for each in told]} "
+            "cells that were not published"
+        )
+        fleet.server.start()
+        node.start()
+        began = wall()
+        wait_for(lambda: len(status(node)["cells"]) == len(RUNS), "bringing up what was left", 60)
+        await_published([node])
+        say(f"all of it in the bucket {wall() - began:.1f} s after the next start, unasked")
+        node.stop()
+        faults = [] if told else ["it did not say what was not published"]
+        with Client(other.url) as client:
+            for run in RUNS:
+                answer = client.get(f"/runs/{run}/records")
+                seqs = [entry["seq"] for entry in answer.json()] if answer.status == 200 else None
+                if seqs != [1, 2]:
+                    faults.append(f"{run} has {seqs} ({answer.status})")
+        return faults
 
 
 def _appends(fleet: Fleet) -> Sequence[Entry]:

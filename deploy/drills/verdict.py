@@ -33,7 +33,10 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """What an orphan on a node's disk holds of a run: records by seq, and the value swapped in."""
+    """What an orphan on a node's disk holds of a run.
+
+    `records` are those that were not published, by seq; `value` is what was swapped in last.
+    """
 
     node: str
     cell: str
@@ -85,18 +88,13 @@ def judge(
             if ack_bucket:
                 return "under --ack bucket"
             parents = {swap.key: swap.parent for swap in book if swap.what == SWAP}
-            mine = [
-                orphan
-                for orphan in orphans
-                if (orphan.node, orphan.cell) == (entry.node, run)
-                and _holds(orphan, entry, parents)
-            ]
-            return _excused(entry, mine, taken[run], troubles, max_lag)
+            holding = [orphan for orphan in orphans if _holds(orphan, entry, parents)]
+            return _excused(entry, holding, taken[run], troubles, max_lag)
 
         faults += _records(run, book, served[run], excuse, verdict.lost)
         faults += _swaps(run, book, served[run], excuse, verdict.lost)
         faults += _owners(run, book, taken[run])
-        faults += _stale_reads(run, book, verdict.lost)
+        faults += _stale_reads(run, book, [] if ack_bucket else orphans)
         verdict.faults += faults
     if not ack_bucket:
         verdict.faults += _spans(verdict.lost, troubles, max_lag)
@@ -125,7 +123,7 @@ def _records(
     for seq, text in there:
         if seq in sent and json.loads(text) != json.loads(sent[seq][0].text):
             yield f"run {run}: seq {seq} is not what was sent"
-    if [seq for seq, _ in there] != sorted(times):
+    if [seq for seq, _ in there] != sorted(seq for seq, _ in there):
         yield f"run {run}: records are out of order"
     for entry in appends:
         if entry.acknowledged and entry.seq not in times:
@@ -205,13 +203,17 @@ def _owners(run: str, book: Sequence[Entry], periods: Sequence[Period]) -> Itera
             )
 
 
-def _stale_reads(run: str, book: Sequence[Entry], lost: Sequence[Entry]) -> Iterable[str]:
-    """Each read shows what was acknowledged before it was sent."""
-    gone = {id(entry) for entry in lost}
+def _stale_reads(run: str, book: Sequence[Entry], orphans: Sequence[Orphan]) -> Iterable[str]:
+    """Each read shows what was acknowledged before it was sent, but for what became an orphan.
+
+    A later journal of its client may have brought that back.
+    """
     acknowledged = sorted(
         (entry.answered or 0.0, entry.seq)
         for entry in book
-        if entry.what == APPEND and entry.acknowledged and id(entry) not in gone
+        if entry.what == APPEND
+        and entry.acknowledged
+        and not any(_holds(orphan, entry, {}) for orphan in orphans)
     )
     at = highest = 0
     for entry in book:
@@ -257,6 +259,8 @@ def _excused(
 
 
 def _holds(orphan: Orphan, entry: Entry, parents: Mapping[str, str | None]) -> bool:
+    if (orphan.node, orphan.cell) != (entry.node, entry.run):
+        return False
     if entry.what == APPEND:
         text = orphan.records.get(entry.seq)
         return text is not None and json.loads(text) == json.loads(entry.text)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.pool import Pool
 
+from tests.simulation import run
 from tests.simulation.profiles import PROFILES, Profile
 from tests.simulation.run import Result, run_seed
 from tests.simulation.variants import VARIANTS
@@ -16,6 +20,9 @@ from tests.simulation.variants import VARIANTS
 # Runs that a worker does before it answers, and before it frees what they left: cheaper now and
 # then than all the time.
 _PART = 25
+
+# With these set, a process that is started is measured.
+_MEASURED = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
 
 # The first seed, how many, the profile and the variant.
 Job = tuple[int, int, str | None, str | None]
@@ -65,7 +72,23 @@ def run_many(
         (start, min(_PART, first + count - start), profile, variant)
         for start in range(first, first + count, _PART)
     ]
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(workers or os.cpu_count(), maxtasksperchild=40) as pool:
+    with worker_pool(workers) as pool:
         for results in pool.imap(run_part, jobs):
             yield from results
+
+
+@contextmanager
+def worker_pool(workers: int | None = None) -> Iterator[Pool]:
+    """Processes that run seeds. What they leave behind when they are stopped is cleared away.
+
+    They are not measured for coverage, which would take as long again; scenarios are.
+    """
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="cellstore-", dir=run.folder()) as folder:
+        measured = {name: os.environ.pop(name) for name in _MEASURED if name in os.environ}
+        try:
+            pool = context.Pool(workers, run.use_folder, (folder,), maxtasksperchild=400)
+        finally:
+            os.environ.update(measured)
+        with pool:
+            yield pool

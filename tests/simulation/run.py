@@ -25,8 +25,19 @@ from tests.simulation.process import Knobs
 from tests.simulation.profiles import Profile
 from tests.simulation.world import World, thresholds
 
-# Where files are made and deleted: in memory, if there is such a place.
-_MEMORY = Path("/dev/shm")
+_folder: Path | None = None
+
+
+def folder() -> Path | None:
+    """Where files are made and deleted: in memory, if there is such a place."""
+    memory = Path("/dev/shm")
+    return _folder or (memory if memory.is_dir() else None)
+
+
+def use_folder(path: str) -> None:
+    """Make files there from now on."""
+    global _folder  # noqa: PLW0603 - once in each process
+    _folder = Path(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +93,7 @@ def run_seed(seed: int, profile: Profile) -> Result:
 def play(seed: int, name: str, rng: Random, knobs: Knobs, nodes: int, main: Main) -> Result:
     """Run `main` in a world of its own, and see what became of the promises."""
     loop = VirtualLoop()
-    root = Path(tempfile.mkdtemp(prefix="cells-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    root = Path(tempfile.mkdtemp(prefix="cellstore-", dir=folder()))
     asyncio.set_event_loop(loop)
     world = World(loop, root, rng, knobs, nodes)
     history = world.history

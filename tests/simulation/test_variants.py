@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 from multiprocessing.pool import AsyncResult
 
 import pytest
 
-from tests.simulation.many import run_part
+from tests.simulation.many import run_part, worker_pool
 from tests.simulation.run import Result
 from tests.simulation.variants import VARIANTS
 
@@ -24,7 +23,7 @@ def _catch(name: str) -> Result | None:
 @pytest.fixture(scope="module")
 def caught() -> Iterator[dict[str, AsyncResult[Result | None]]]:
     """The first run of each variant that failed; found on all processors meanwhile."""
-    with multiprocessing.get_context("spawn").Pool() as pool:
+    with worker_pool() as pool:
         yield {name: pool.apply_async(_catch, (name,)) for name in VARIANTS}
 
 

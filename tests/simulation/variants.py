@@ -21,7 +21,7 @@ from cellstore.copies import Copies
 from cellstore.directory import DataDirectory
 from cellstore.epochlog import EpochLog, Won
 from cellstore.epochs import EpochRecord, decode, meta_key
-from cellstore.errors import CellBroken
+from cellstore.errors import CellBroken, Unavailable
 from cellstore.node import Node
 from cellstore.objects import Outcome, StoreFault
 from cellstore.ownership import Copy, Lease, Restore, Seen, Step, lease_from
@@ -151,64 +151,80 @@ def _no_list_after_a_claim() -> Patches:
     return [(epochlog, "after_create", broken)]
 
 
-async def _at_once(self: Cell) -> None:
-    """Wait for nobody."""
+async def _sync_unchecked(tenure: Tenure, before_release: Callable[[], None]) -> None:
+    """As `Tenure.sync` of a release, which does not look whether more was written meanwhile."""
+    began, before = tenure._clock.reading(), tenure.record
+    shipment = await tenure._shipper.prepare(tenure.cell, before)
+    async with tenure._turn:
+        if tenure.over or tenure.record.rev != before.rev:
+            return
+        record = tenure._next(released=True)
+        before_release()
+        await tenure._append(record if shipment is None else shipment.extend(record), began)
 
 
-def _close_and_go_on(self: Node, cell: Cell) -> Any:
-    """Close a cell, which is served until its hold is over in its own eyes."""
-    move = self._moves.get(cell.name)
-    if move is not None:
+def _is_over(tenure: Tenure) -> bool:
+    return tenure.over
+
+
+def _release_while_serving(*, stop_at_release: bool) -> Patches:
+    """A stop that goes on serving a cell until its release is sent, or for a second more."""
+    put_down = Claims.put_down
+    nodes: dict[Tenure, Node] = {}
+
+    def start_closing(self: Node, cell: Cell) -> Any:
+        move = self._moves.get(cell.name)
+        if move is None:
+            assert cell.tenure is not None
+            nodes[cell.tenure] = self
+            move = self._move(cell.name, self._close(cell))
         return move
-    move = self._move(cell.name, self._close(cell))
-    loop = asyncio.get_running_loop()
 
-    def look() -> None:
-        assert cell.tenure is not None
-        if cell.tenure.holds() and not move.done():
-            loop.call_later(0.001, look)
-        elif self._open.get(cell.name) is cell:
-            del self._open[cell.name]
+    def stop(tenure: Tenure) -> None:
+        node = nodes.pop(tenure, None)
+        if node is not None and node._open.get(tenure.name) is tenure.cell:
+            del node._open[tenure.name]
 
-    look()
-    return move
+    async def broken(self: Claims, cell: Cell) -> None:
+        tenure = cell.tenure
+        assert tenure is not None
+        if not self.draining or _is_over(tenure):
+            stop(tenure)
+            await put_down(self, cell)
+            return
+        while not _is_over(tenure):
+            try:
+                await _sync_unchecked(tenure, lambda: stop(tenure) if stop_at_release else None)
+            except StoreFault:
+                await asyncio.sleep(0.25)
+        if not stop_at_release:
+            await asyncio.sleep(1.0)
+            stop(tenure)
+        await self._replicator.drop(tenure)
+        await cell.quiet()
+        await cell.close()
+        await self._leave(tenure)
+
+    return [(Claims, "put_down", broken), (Node, "_start_closing", start_closing)]
+
+
+def _shrug(self: Tenure, done: Any) -> None:
+    raise Unavailable("fenced or released meanwhile")
 
 
 def _serve_after_the_release() -> Patches:
-    release = Claims._release
-
-    async def slowly(self: Claims, tenure: Tenure) -> None:
-        await release(self, tenure)
-        await asyncio.sleep(1.0)
+    def holds(self: Tenure) -> bool:
+        return self.lost_to is None and self.lease.holds(self._clock.reading())
 
     return [
-        (Cell, "quiet", _at_once),
-        (Claims, "_release", slowly),
-        (Tenure, "holds", lambda self: self.lease.holds(self._clock.reading())),
-        (Node, "_start_closing", _close_and_go_on),
+        *_release_while_serving(stop_at_release=False),
+        (Tenure, "holds", holds),
+        (Tenure, "_after_fence", _shrug),
     ]
 
 
 def _release_before_quiet() -> Patches:
-    async def broken(self: Tenure, *, release: bool = False) -> None:
-        began, before = self._clock.reading(), self.record
-        self.synced_at = self._clock.monotonic()
-        shipment = await self._shipper.prepare(self.cell, before)
-        async with self._turn:
-            if self.over or self.record.rev != before.rev:
-                return
-            if shipment is None and not release and self._fresh_enough():
-                return
-            record = self._next(released=release)
-            if shipment is not None:
-                record = shipment.extend(record)
-            await self._append(record, began)
-
-    return [
-        (Cell, "quiet", _at_once),
-        (Tenure, "sync", broken),
-        (Node, "_start_closing", _close_and_go_on),
-    ]
+    return [*_release_while_serving(stop_at_release=True), (Tenure, "_after_fence", _shrug)]
 
 
 def _use_a_copy_of_another_term() -> Patches:

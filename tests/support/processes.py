@@ -83,14 +83,15 @@ class Process:
         return self
 
     def serving(self) -> Process:
-        """Wait until it answers requests; a node listens before it knows whether it may serve."""
+        """Wait until it answers requests."""
 
         def answers() -> bool:
             self.ready()
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                connection.request("GET", "/healthz")
-                return connection.getresponse().status > 0
+            with contextlib.closing(connection):
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    connection.request("GET", "/healthz")
+                    return connection.getresponse().status > 0
             return False
 
         wait_for(answers, "serving")
