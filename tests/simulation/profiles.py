@@ -13,10 +13,10 @@ class Profile:
     nodes: tuple[int, int] = (2, 3)
     cells: tuple[int, int] = (1, 2)
     clients: tuple[int, int] = (2, 4)
-    secs: tuple[float, float] = (8.0, 20.0)
+    secs: tuple[float, float] = (5.0, 12.0)
     think: tuple[float, ...] = (0.2, 0.6, 1.0)
     ttls: tuple[float, ...] = (3.0, 4.0, 8.0)
-    syncs: tuple[float, ...] = (0.3, 1.0, 2.5)
+    syncs: tuple[float, ...] = (0.5, 1.0, 2.5)
     idles: tuple[float, ...] = (1.5, 6.0, 30.0)
     opens: tuple[int, ...] = (1, 2, 10)
     ack_bucket: float = 0.4
