@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from multiprocessing.pool import AsyncResult
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.many import run_part, worker_pool
 from tests.simulation.run import Result
 from tests.simulation.variants import VARIANTS
+
+DOCS = Path(__file__).parents[2] / "docs" / "ownership.md"
 
 # A variant that so many seeds do not show counts as unnoticed.
 SEEDS = 2000
@@ -25,6 +28,11 @@ def caught() -> Iterator[dict[str, AsyncResult[Result | None]]]:
     """The first run of each variant that failed; found on all processors meanwhile."""
     with worker_pool() as pool:
         yield {name: pool.apply_async(_catch, (name,)) for name in VARIANTS}
+
+
+def test_every_variant_is_documented() -> None:
+    told = DOCS.read_text()
+    assert [name for name in VARIANTS if f"`{name}`" not in told] == []
 
 
 @pytest.mark.parametrize("name", VARIANTS)

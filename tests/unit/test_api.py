@@ -10,7 +10,7 @@ import pytest
 
 from cellstore.api import Api, resolve
 from cellstore.auth import NoTokens
-from cellstore.errors import BadRequest, NotFound
+from cellstore.errors import BadRequest, NotFound, OwnedElsewhere
 from cellstore.index import RunIndex
 from cellstore.memory import MemoryBudget
 from cellstore.node import Node
@@ -20,8 +20,24 @@ from cellstore.registry import LocalRegistry
 class NeverNode:
     """A node whose work never ends."""
 
+    def open_cells(self) -> list[object]:
+        return []
+
+    def broken_cells(self) -> dict[str, str]:
+        return {}
+
     async def perform(self, name: str, operation: object) -> object:
         return await asyncio.get_running_loop().create_future()
+
+
+class StrangerNode:
+    """A node whose runs are another's."""
+
+    def __init__(self, expires: str | None, url: str | None) -> None:
+        self._refusal = OwnedElsewhere("node-b", expires, url)
+
+    async def perform(self, name: str, operation: object) -> object:
+        raise self._refusal
 
 
 class BuggyNode:
@@ -34,8 +50,8 @@ class BuggyNode:
 Reply = tuple[int, dict[bytes, bytes], bytes]
 
 
-async def put(node: object, path: str, *, cut_short: bool = False) -> Reply:
-    """Send a PUT, cancel it if asked to as the server does at the end of a stop."""
+async def put(node: object, path: str, *, cut_short: bool = False, method: str = "PUT") -> Reply:
+    """Send a request, cancel it if asked to as the server does at the end of a stop."""
     budget = MemoryBudget(2**30, patience=1)
     api = Api(
         cast("Node", node),
@@ -57,7 +73,7 @@ async def put(node: object, path: str, *, cut_short: bool = False) -> Reply:
 
     scope = {
         "type": "http",
-        "method": "PUT",
+        "method": method,
         "raw_path": path.encode(),
         "headers": [(b"content-length", b"2")],
         "http_version": "1.1",
@@ -92,6 +108,27 @@ async def test_a_bug_is_told_without_its_details(caplog: pytest.LogCaptureFixtur
     status, _, body = await put(BuggyNode(), "/runs/a/blobs/lease.json")
     assert status == 409
     assert json.loads(body)["owner"] == "unknown"
+
+
+async def test_the_status_waits_for_nothing() -> None:
+    status, _, body = await put(NeverNode(), "/status", method="GET")
+    assert status == 200
+    assert json.loads(body)["cells"] == []
+
+
+@pytest.mark.parametrize("path", ["/runs/a/records", "/runs/a/blobs/lease.json"])
+async def test_a_run_of_another_names_its_owner(path: str) -> None:
+    node = StrangerNode("2026-11-30T14:00:30.123456Z", "http://10.0.0.8:9700")
+    status, _, body = await put(node, path, method="GET")
+    assert status == 409
+    assert json.loads(body) == {
+        "error": "cell owned elsewhere",
+        "owner": "node-b",
+        "lease_expires_at": "2026-11-30T14:00:30.123456Z",
+        "owner_url": "http://10.0.0.8:9700",
+    }
+    status, _, body = await put(StrangerNode(None, None), path, method="GET")
+    assert (status, json.loads(body)) == (409, {"error": "cell owned elsewhere", "owner": "node-b"})
 
 
 @pytest.mark.parametrize(
