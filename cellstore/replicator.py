@@ -27,8 +27,9 @@ log = structlog.get_logger("cellstore.replicator")
 SLOTS = 64
 _COLLECTIONS = 4
 
-# How long a sync that somebody waits for is put off for others to share it.
+# How long a sync that somebody waits for is put off for others to share it, at least and at most.
 _GATHER_SECS = 0.001
+_LONGEST_GATHER = 0.01
 
 # How often to look for something to delete.
 _COLLECT_SECS = 1.0
@@ -238,8 +239,12 @@ class Replicator:
 
 
 async def _gathered(tenure: Tenure) -> None:
-    """Sync a tenure for those who came in one go, not for the first of them alone."""
-    await asyncio.sleep(_GATHER_SECS)
+    """Sync a tenure for those who come in one go, not for the first of them alone.
+
+    Those who were answered by the last sync are about to come again: with a tenth of a round trip
+    they share this one, instead of waiting for it and for one of their own.
+    """
+    await asyncio.sleep(min(_LONGEST_GATHER, max(_GATHER_SECS, tenure.append_secs / 10)))
     await tenure.sync()
 
 

@@ -75,6 +75,8 @@ class Tenure:
         # What newer record there is, once this tenure is over.
         self.lost_to: Seen | None = None
         self.released = False
+        # How long the last record took to be settled.
+        self.append_secs = 0.0
         self.synced_at = terms.clock.monotonic()
         # The dirty copy has a durable marker, so that a restart finds it.
         self.marked = False
@@ -289,7 +291,7 @@ class Tenure:
         )
 
     async def _append(self, record: EpochRecord, began: Reading | None) -> None:
-        lease = self.lease
+        lease, sent_at = self.lease, self._clock.monotonic()
         self._sent = max(self._sent, record.rev)
         self.touched = False
         # From the instant that a release is sent nothing may be served under this hold.
@@ -303,6 +305,7 @@ class Tenure:
         if isinstance(outcome, Lost):
             self._lost(outcome.seen)
             return
+        self.append_secs = self._clock.monotonic() - sent_at
         previous, self.record, self.lease = self.record, replace(record, delta=None), outcome.lease
         self._epochs.supersede(previous, record)
         if began is not None:
