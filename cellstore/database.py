@@ -125,6 +125,14 @@ class _Connection(aiosqlite.Connection):
         tell = asyncio.get_running_loop().call_soon_threadsafe
         self._tx.put_nowait((None, partial(_perform, work, self._conn, done, tell)))
 
+    async def ended(self) -> None:
+        """Wait for the thread of a connection that could not be made; it is about to end.
+
+        It has yet to tell the loop so, which must not be closed before.
+        """
+        while self._thread.is_alive():  # noqa: ASYNC110 - a thread tells of its end to nobody
+            await asyncio.sleep(0.001)
+
 
 def _perform(
     work: Work[T],
@@ -150,7 +158,11 @@ class ThreadedDatabase:
     async def open(cls, path: Path) -> ThreadedDatabase:
         """Open an existing file. Raises sqlite3.Error."""
         connection = _Connection(lambda: connect(path), iter_chunk_size=64)
-        await connection
+        try:
+            await connection
+        except BaseException:
+            await connection.ended()
+            raise
         return cls(connection)
 
     async def close(self) -> None:

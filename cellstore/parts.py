@@ -30,7 +30,6 @@ from cellstore.ownership import Identity
 from cellstore.prefix import Adoption, join
 from cellstore.probe import Probed, probe
 from cellstore.registry import BucketRegistry, LocalRegistry, Registry, move_entries
-from cellstore.s3 import S3Store
 from cellstore.s3config import from_environment
 from cellstore.settings import MIB, Settings
 from cellstore.shipping import Shipper
@@ -115,6 +114,9 @@ async def make_parts(
         boot_id(directory),
         settings.lease_secs,
     )
+    # Loading the SDK takes longer than starting a node that needs none.
+    from cellstore.s3 import S3Store  # noqa: PLC0415
+
     config = from_environment(settings.bucket, os.environ)
     async with S3Store.open(config) as store:
         probed = await _join(settings, directory, store, offload, clock, me)
