@@ -94,7 +94,7 @@ class Node:
                 if move is not None:
                     await self._wait_for(name, move, deadline)
                     continue
-                async with _Ticket() as ticket:
+                async with _Ticket(self.look_for_room) as ticket:
                     move = self._move(name, self._bring_up(name, operation, ticket))
                     cell, outcome = await self._within(name, move, deadline)
                     if cell is None or outcome is not PENDING:
@@ -312,7 +312,8 @@ class _Ticket:
     have done so elsewhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given_back: Callable[[], None]) -> None:
+        self._given_back = given_back
         self._waits = True
         self._cell: Cell | None = None
 
@@ -323,6 +324,8 @@ class _Ticket:
         self._waits = False
         if self._cell is not None:
             self._cell.leave()
+            # Its cell may be closed now for those who wait for room.
+            self._given_back()
 
     def valid(self) -> bool:
         return self._waits

@@ -36,7 +36,7 @@ LIMIT = 2**30
 class Member:
     """A node of a fleet and what it stands on."""
 
-    def __init__(self, root: Path, bucket: Bucket, *, boot: str = "boot") -> None:
+    def __init__(self, root: Path, bucket: Bucket, max_open_cells: int = 100) -> None:
         self.directory = DataDirectory(root)
         self.directory.acquire()
         self.copies = Copies(self.directory, InlineDatabase.open, inline)
@@ -48,14 +48,16 @@ class Member:
             self.client,
             SystemClock(),
             fresh_id,
-            Identity(root.name, f"http://{root.name}", root.name, boot, 3.0),
+            Identity(root.name, f"http://{root.name}", root.name, "boot", 3.0),
             self.runs,
             sync_secs=0.05,
             ack_bucket=False,
             max_lag_secs=3.0,
             alarm=pytest.fail,
         )
-        self.node = Node(self.fleet.claims, SystemClock(), idle_secs=300, max_open_cells=100)
+        self.node = Node(
+            self.fleet.claims, SystemClock(), idle_secs=300, max_open_cells=max_open_cells
+        )
         self.fleet.attach(self.node)
 
     async def stop(self) -> None:
@@ -65,9 +67,9 @@ class Member:
 
 
 @contextlib.asynccontextmanager
-async def member(root: Path, bucket: Bucket) -> AsyncIterator[Member]:
+async def member(root: Path, bucket: Bucket, max_open_cells: int = 100) -> AsyncIterator[Member]:
     """A running node, stopped in order at the end."""
-    one = Member(root, bucket)
+    one = Member(root, bucket, max_open_cells)
     await one.fleet.start()
     going = asyncio.create_task(one.fleet.run())
     try:
@@ -152,6 +154,13 @@ async def test_copies_that_are_in_the_bucket_are_discarded_for_room(tmp_path: Pa
         assert not list(tmp_path.glob("one/cells/*/*"))
         blob = await one.node.perform("r0", ReadBlob("k", LIMIT))
         assert blob.data == bytes(100_000)
+
+
+async def test_a_crowded_node_goes_on_after_each_new_run(tmp_path: Path) -> None:
+    async with member(tmp_path / "one", fake_bucket(), max_open_cells=1) as one:
+        write = Append(Record(1, b"{}"))
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(one.node.perform(f"r{n}", write) for n in range(5)))
 
 
 async def test_a_run_that_was_just_created_is_listed(tmp_path: Path) -> None:
