@@ -4,6 +4,7 @@
     format                        the number of this layout
     node-id                       the node's name, made once
     disk                          the directory's id and the inode of this very file
+    boots                         the runs that it has seen, one a line
     prefix                        the id of the bucket's prefix that it belongs to
     cells/<2 hex>/<cell>.<term>/  one local copy of one cell: cell.db with its -wal and -shm
     registry/registry.<term>/     the registry, a cell like the others but no run

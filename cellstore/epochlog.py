@@ -166,7 +166,8 @@ class EpochLog:
         age = None
         if listing.date is not None:
             age = listing.date - _modified(listing, record.epoch)
-        return Seen(top, record, age, now.since(self._watched[1]))
+        # The clock that may be set has no say here: set forward it would end another's lease.
+        return Seen(top, record, age, now.boot - self._watched[1].boot)
 
     async def append(self, record: EpochRecord, lease: Lease | None) -> Won | Lost:
         """Append `record`, which follows the newest settled one. Returns once that is certain.

@@ -16,6 +16,8 @@ from cellstore.directory import DataDirectory
 from cellstore.errors import StartRefused
 
 _FILE = "disk"
+_BOOTS = "boots"
+_BOOTS_KEPT = 100
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -53,6 +55,21 @@ def boot_id(directory: DataDirectory) -> str:
     lock = os.fstat(directory.lock_descriptor)
     told = f"{_BOOT_ID.read_text().strip()} {lock.st_dev} {lock.st_ino}"
     return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def known_boots(directory: DataDirectory, boot: str) -> frozenset[str]:
+    """The runs that this directory has seen; `boot`, the one now, is noted durably.
+
+    Where the directory was moved while its old process goes on, each has runs that the other's
+    copy never saw.
+    """
+    path = directory.root / _BOOTS
+    known = path.read_text().split() if path.exists() else []
+    if boot not in known:
+        known = [*known[-_BOOTS_KEPT:], boot]
+        text = "\n".join(known).encode() + b"\n"
+        directory.write_small(_BOOTS, lambda _: text)
+    return frozenset(known)
 
 
 def _noted(directory: DataDirectory) -> tuple[str, int]:

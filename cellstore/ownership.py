@@ -24,7 +24,7 @@ GRAIN = 1.0
 class Identity:
     """This process to others. `disk` is the data directory, `boot` this run of it on this kernel.
 
-    `ttl` is the length of its leases in seconds.
+    `ttl` is the length of its leases in seconds. `boots` are the earlier runs of the directory.
     """
 
     node: str
@@ -32,6 +32,7 @@ class Identity:
     disk: str
     boot: str
     ttl: float
+    boots: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,8 @@ def claim(seen: Seen, copy: Copy | None, me: Identity) -> Claim:
         copy is not None
         and copy.term == record.term
         and record.disk == me.disk
+        # A run that this directory never saw had a copy of it, and has written to that.
+        and (record.boot == me.boot or record.boot in me.boots)
         and copy.rev >= record.rev
     )
     # On one disk and in one boot the directory's lock proves that the holder is dead.

@@ -21,7 +21,7 @@ from cellstore.database import ThreadedDatabase
 from cellstore.directory import REGISTRY, DataDirectory
 from cellstore.errors import CellstoreError, StartRefused
 from cellstore.fleet import Fleet
-from cellstore.identity import boot_id, disk_id
+from cellstore.identity import boot_id, disk_id, known_boots
 from cellstore.index import RunIndex
 from cellstore.memory import MemoryBudget
 from cellstore.node import Node
@@ -107,12 +107,14 @@ async def make_parts(
             async with asyncio.timeout(_CLOSE_SECS):
                 await node.close()
         return
+    boot = boot_id(directory)
     me = Identity(
         node_id,
         settings.advertise,
         await offload(disk_id, directory, fresh_id()),
-        boot_id(directory),
+        boot,
         settings.lease_secs,
+        await offload(known_boots, directory, boot),
     )
     # Loading the SDK takes longer than starting a node that needs none.
     from cellstore.s3 import S3Store  # noqa: PLC0415

@@ -13,6 +13,7 @@ from cellstore.copies import Copies
 from cellstore.database import connect
 from cellstore.errors import DiskFull, OwnedElsewhere, Unavailable
 from cellstore.fleet import Fleet
+from cellstore.identity import known_boots
 from cellstore.index import RunIndex
 from cellstore.node import Node
 from cellstore.objects import StoreFault
@@ -106,7 +107,8 @@ class Process:
         self.directory.acquire()
         copies = Copies(self.directory, self._open, self._offload)
         copies.scan()
-        me = Identity(node, None, disk.ident, boot, knobs.ttl)
+        boots = known_boots(self.directory, boot)
+        me = Identity(node, None, disk.ident, boot, knobs.ttl, boots)
         self.fleet = Fleet(
             copies,
             Wire(client, loop),

@@ -9,7 +9,7 @@ import pytest
 
 from cellstore.directory import DataDirectory
 from cellstore.errors import StartRefused
-from cellstore.identity import boot_id, declare, disk_id
+from cellstore.identity import boot_id, declare, disk_id, known_boots
 
 
 def acquired(root: Path) -> DataDirectory:
@@ -67,4 +67,16 @@ def test_an_unreadable_identity_is_refused(tmp_path: Path) -> None:
     (directory.root / "disk").write_text("{}")
     with pytest.raises(StartRefused, match="holds no disk id"):
         disk_id(directory, "new")
+    directory.release()
+
+
+def test_a_directory_knows_its_runs_and_not_those_of_its_copy(tmp_path: Path) -> None:
+    directory = acquired(tmp_path / "a")
+    assert known_boots(directory, "one") == {"one"}
+    assert known_boots(directory, "two") == {"one", "two"}
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    copy = acquired(tmp_path / "b")
+    assert known_boots(copy, "three") == {"one", "two", "three"}
+    assert known_boots(directory, "two") == {"one", "two"}
+    copy.release()
     directory.release()

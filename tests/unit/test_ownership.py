@@ -31,7 +31,7 @@ from cellstore.ownership import (
     lease_from,
 )
 
-ME = Identity("me", None, "disk-1", "boot-1", 30.0)
+ME = Identity("me", None, "disk-1", "boot-1", 30.0, frozenset({"boot-0"}))
 
 RECORD = EpochRecord(
     cell="c",
@@ -92,6 +92,9 @@ LIVE, LAST_QUARTER, OVER = 5.0, 25.0, 31.5
         (REBOOTED, OVER, AHEAD, Reuse()),
         (REBOOTED, OVER, BEHIND, Restore()),
         (replace(REBOOTED, released=True), LIVE, AHEAD, Reuse()),
+        # A run that this directory never saw went on with a copy of it.
+        (replace(OURS, boot="boot-7"), OVER, AHEAD, Restore()),
+        (replace(OURS, boot="boot-7", released=True), LIVE, AHEAD, Restore()),
         # Written without a bucket, and another node has a run of that name.
         (replace(RECORD, term=1), OVER, NEVER, Restore()),
     ],
