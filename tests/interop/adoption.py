@@ -122,7 +122,10 @@ def adoption_broken_off(scene: Scene) -> str:
     assert len(kept_records) < total, "all were adopted before the last kill"
     assert not prefix.there(IDENTITY)
 
-    _ask_reference_again(scene, prefix, runs[0], runs[-1], before[0][runs[-1]][0])
+    # Several are adopted at once, so which of the first ones are is left to chance.
+    done = next(run for run in runs if run in kept_records)
+    other_run = next(run for run in reversed(runs) if run not in kept_records)
+    _ask_reference_again(scene, prefix, done, other_run, before[0][other_run][0])
     node, _ = _adopted(scene, prefix)
     adopted = _adopted_cells(prefix)
     assert len(adopted) == total
