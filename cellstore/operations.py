@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from operator import lt
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
+from cellstore import schema
 from cellstore.conditions import Condition, digest
 from cellstore.records import Record
 from cellstore.schema import Counters
@@ -121,7 +122,7 @@ class ReadRecords:
         self, connection: sqlite3.Connection, counters: Counters
     ) -> list[bytes] | Oversize | None:
         # The file's size bounds what is in it, and is known without reading.
-        if (size := _file_size(connection)) > self.limit:
+        if (size := schema.file_size(connection)) > self.limit:
             return Oversize(size)
         rows = connection.execute("SELECT pos, data FROM records ORDER BY seq")
         return _json_array(_in_order(rows) or _sorted(connection))
@@ -150,7 +151,7 @@ class ReadBlobs:
     def apply(
         self, connection: sqlite3.Connection, counters: Counters
     ) -> list[bytes] | Oversize | None:
-        if (size := _file_size(connection)) > self.limit:
+        if (size := schema.file_size(connection)) > self.limit:
             return Oversize(size)
         blobs = connection.execute(
             "SELECT data FROM blobs WHERE data IS NOT NULL ORDER BY key"
@@ -267,13 +268,6 @@ def _json_array(chunks: list[bytes]) -> list[bytes] | None:
         parts += (b",", chunk)
     parts.append(b"]")
     return parts
-
-
-def _file_size(connection: sqlite3.Connection) -> int:
-    pages, page_size = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
-    )
-    return int(pages * page_size)
 
 
 def _blob(connection: sqlite3.Connection, key: str) -> bytes | None:

@@ -112,3 +112,11 @@ def save(connection: sqlite3.Connection, counters: Counters) -> None:
 def forget(connection: sqlite3.Connection) -> None:
     """Take the kept counters away, in the transaction of the first write."""
     connection.execute("DELETE FROM counters")
+
+
+def file_size(connection: sqlite3.Connection) -> int:
+    """Bytes of the cell's file, which bound what is in it."""
+    pages, page_size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+    )
+    return int(pages * page_size)

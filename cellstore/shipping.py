@@ -226,7 +226,7 @@ def _extract(
     if counters.revision == record.rev:
         return None
     where = (counters.revision, counters.position)
-    size = _file_size(connection)
+    size = schema.file_size(connection)
     changed = counters.changes.above(record.rev)
     plan = lineage.plan(
         record.base,
@@ -285,10 +285,3 @@ def _packed_path(spool: Path) -> Path:
 def _remove(spool: Path) -> None:
     for path in (spool, _packed_path(spool)):
         path.unlink(missing_ok=True)
-
-
-def _file_size(connection: sqlite3.Connection) -> int:
-    pages, page_size = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
-    )
-    return int(pages * page_size)
