@@ -5,11 +5,11 @@ FROM ${BASE_IMAGE} AS build
 WORKDIR /src
 COPY requirements.txt requirements-dev.txt ./
 RUN python3 -m venv /opt/cellstore \
-    && /opt/cellstore/bin/python -m pip install --no-cache-dir --require-hashes -r requirements.txt
+    && /opt/cellstore/bin/python -m pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt
 COPY pyproject.toml README.md ./
 COPY cellstore cellstore
 RUN python3 -m venv /tmp/build \
-    && /tmp/build/bin/python -m pip install --no-cache-dir --require-hashes -r requirements-dev.txt \
+    && /tmp/build/bin/python -m pip install --no-cache-dir --no-deps --require-hashes -r requirements-dev.txt \
     && /tmp/build/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/wheel . \
     && /opt/cellstore/bin/python -m pip install --no-cache-dir --no-deps /tmp/wheel/*.whl \
     && /opt/cellstore/bin/python -m pip uninstall --yes pip
