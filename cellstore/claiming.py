@@ -78,6 +78,8 @@ class Claiming:
         self._me = means.terms.me
         self._offload = means.copies.offload
         self._seen: Seen | None = None
+        # The nonce of the record whose lease was waited for.
+        self._waited: str | None = None
         # The local copy, while it may turn out to be the newest state.
         self._cell: Cell | None = None
 
@@ -110,7 +112,7 @@ class Claiming:
         """What is to be done; opens the local copy if it may be the newest state."""
         record, term = seen.record, self._copies.terms.get(self._name)
         if term is None:
-            return ownership.claim(seen, None, self._me)
+            return ownership.claim(seen, None, self._me, self._waited)
         promising = record is None or (record.term == term and record.disk == self._me.disk)
         if promising and self._cell is None:
             try:
@@ -120,10 +122,10 @@ class Claiming:
                     raise
                 log.error("damaged copy set aside", cell=self._name, why=fault.message)  # noqa: TRY400
                 await self._offload(self._copies.retire, self._name, term, True)
-                return ownership.claim(seen, None, self._me)
+                return ownership.claim(seen, None, self._me, self._waited)
         rev = 0 if self._cell is None else self._cell.revision
         claimed = await self._offload(self._hint().exists)
-        decision = ownership.claim(seen, Copy(term, rev, claimed), self._me)
+        decision = ownership.claim(seen, Copy(term, rev, claimed), self._me, self._waited)
         if not promising and not isinstance(decision, Vanished):
             await self._offload(self._copies.retire, self._name, term, None)
         if not isinstance(decision, Reuse | Found):
@@ -140,7 +142,7 @@ class Claiming:
             case Restore(wait):
                 return await self._restore(seen, wait)
             case Wait(wait):
-                await self._sleep(max(wait, _LOOK_PAUSE))
+                await self._sleep(max(wait, _LOOK_PAUSE), seen)
                 self._seen = None
                 return None
             case Refuse(record):
@@ -151,8 +153,10 @@ class Claiming:
                     "records there are gone or older; restore them, or move the copy away"
                 )
 
-    async def _sleep(self, secs: float) -> None:
+    async def _sleep(self, secs: float, seen: Seen) -> None:
         """Wait for a lease to run out, without keeping others from their claims."""
+        if seen.record is not None:
+            self._waited = seen.record.nonce
         self._means.slots.release()
         try:
             await asyncio.sleep(secs)
@@ -272,7 +276,7 @@ class Claiming:
         won: Won | Lost | None = None
         try:
             while wait > 0 and self._same(record, seen):
-                await self._sleep(max(_LOOK_PAUSE, wait))
+                await self._sleep(max(_LOOK_PAUSE, wait), seen)
                 seen = await self._look()
                 decision = ownership.claim(seen, None, self._me)
                 wait = decision.wait if isinstance(decision, Restore) else 0.0

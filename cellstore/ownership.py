@@ -138,8 +138,12 @@ class Vanished:
 Claim = Found | Reuse | Restore | Wait | Refuse | Vanished
 
 
-def claim(seen: Seen, copy: Copy | None, me: Identity) -> Claim:
-    """What to do about a cell that this process does not own."""
+def claim(seen: Seen, copy: Copy | None, me: Identity, waited: str | None = None) -> Claim:
+    """What to do about a cell that this process does not own.
+
+    `waited` is the nonce of a record whose lease was already waited for: where there is a newer
+    one by now, its owner lives, and waiting on would end only when its clients are quiet.
+    """
     record = seen.record
     if record is None:
         return Vanished() if copy is not None and copy.claimed else Found()
@@ -158,7 +162,8 @@ def claim(seen: Seen, copy: Copy | None, me: Identity) -> Claim:
     left = 0.0 if record.released or own else seen.left()
     if left < 0 or record.released or own:
         return Reuse() if usable else Restore()
-    if record.disk != me.disk and left > record.ttl * MARGIN + 2 * GRAIN:
+    renewed = waited is not None and record.nonce != waited
+    if record.disk != me.disk and (renewed or left > record.ttl * MARGIN + 2 * GRAIN):
         return Refuse(record)
     # Its owner, if it lives, has stopped serving by now or is this node before a restart. Times
     # are whole seconds: the lease has run out when they exceed it, not when they meet it.

@@ -105,6 +105,22 @@ def test_claims(
     assert claim(Seen(7 if record else 0, record, age), copy, ME) == expected
 
 
+@pytest.mark.parametrize(
+    ("record", "waited", "expected"),
+    [
+        (RECORD, "n", Restore(6.0)),
+        # Its owner wrote another record meanwhile: it lives, so its clients are told of it.
+        (RECORD, "older", Refuse(RECORD)),
+        (replace(RECORD, released=True), "older", Restore()),
+        (REBOOTED, "older", Restore(6.0)),
+    ],
+)
+def test_one_lease_is_waited_for_and_not_its_renewals(
+    record: EpochRecord, waited: str, expected: Claim
+) -> None:
+    assert claim(Seen(7, record, LAST_QUARTER), None, ME, waited) == expected
+
+
 def test_a_store_without_dates_is_watched() -> None:
     assert claim(Seen(7, RECORD, None, 0.0), None, ME) == Refuse(RECORD)
     assert claim(Seen(7, RECORD, None, 33.9), None, ME) == Restore(0.25)
